@@ -1,0 +1,6 @@
+//! oncegate: an idempotent tool gateway.
+//!
+//! Modules are declared in layer order; imports go downward only (`tests/architecture.rs`). `ARCHITECTURE.md` is the map.
+
+pub mod clock;
+pub mod entropy;
