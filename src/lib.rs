@@ -4,3 +4,5 @@
 
 pub mod clock;
 pub mod entropy;
+
+pub mod operation;

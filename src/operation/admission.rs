@@ -1,0 +1,130 @@
+//! What a caller gets who meets a record: the claim table of the contract as one pure function.
+
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::operation::{Fingerprint, Kept, Operation, State, StateName};
+
+/// If an upstream gets the same call twice, is that harmless?
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Repeat {
+    /// A second send may run a second time.
+    Unsafe,
+    /// Harmless as long as the upstream remembers the key.
+    WithKey,
+    /// Harmless in any order.
+    Harmless,
+}
+
+impl Repeat {
+    /// The word of `gateway.toml`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unsafe => "unsafe",
+            Self::WithKey => "with-key",
+            Self::Harmless => "harmless",
+        }
+    }
+}
+
+/// What has to hold for a call to be sent once more to an upstream that may have run it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResendRule {
+    pub repeat: Repeat,
+    /// How long the upstream surely remembers a key.
+    pub key_retention: Duration,
+    pub attempt_timeout: Duration,
+    /// How long the upstream may still begin work after our last byte.
+    pub settle: Duration,
+}
+
+impl ResendRule {
+    /// Nothing may be sent again: what holds where nobody knows the route or the request any more.
+    pub const NONE: Self = Self {
+        repeat: Repeat::Unsafe,
+        key_retention: Duration::ZERO,
+        attempt_timeout: Duration::ZERO,
+        settle: Duration::ZERO,
+    };
+
+    /// What `repeat` means at `now`: a key that the upstream may have forgotten protects nothing.
+    pub fn repeat_at(&self, first_sent_at: Option<Timestamp>, now: Timestamp) -> Repeat {
+        match self.repeat {
+            Repeat::WithKey if first_sent_at.is_some_and(|first| now > first.after(self.window())) => Repeat::Unsafe,
+            repeat => repeat,
+        }
+    }
+
+    /// How long after the first byte a re-send may begin.
+    pub fn window(&self) -> Duration {
+        self.key_retention.saturating_sub(self.attempt_timeout).saturating_sub(self.settle)
+    }
+}
+
+/// One row of the claim table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// The key was used for another request.
+    KeyReused,
+    /// The receipt is here.
+    Replay,
+    /// The receipt has run out; the tombstone says that it ran.
+    Expired,
+    /// It ran, but its answer could not be kept.
+    Unavailable(Kept),
+    /// Somebody owns it and is at work.
+    InProgress,
+    /// Nobody owns it and it may go on where it stands.
+    TakeOver,
+    /// Its owner is gone and nobody may go on: it has to be ended first.
+    Lapse,
+    /// Nothing ran, or the upstream takes the call twice: a new run.
+    ClaimAgain,
+    /// Only evidence or a person ends it.
+    Unknown,
+    AwaitingApproval,
+    Rejected,
+    Abandoned,
+}
+
+impl Operation {
+    /// The row for a caller that asks with `fingerprint` at `now`. The fingerprint is compared first, whatever the state.
+    pub fn admit(&self, fingerprint: Option<&Fingerprint>, rule: &ResendRule, now: Timestamp) -> Admission {
+        if fingerprint.is_some_and(|asked| *asked != self.identity.fingerprint) {
+            return Admission::KeyReused;
+        }
+        match &self.state {
+            State::Claimed { lease } | State::Sent { lease } if lease.until > now => Admission::InProgress,
+            State::Waiting { lease: Some(lease), .. } if lease.until > now => Admission::InProgress,
+            State::Claimed { .. } => Admission::TakeOver,
+            State::Sent { .. } => self.may_resend(rule, now, Admission::TakeOver, Admission::Lapse),
+            State::Waiting { .. } if !self.may_have_run => Admission::TakeOver,
+            State::Waiting { .. } => self.may_resend(rule, now, Admission::TakeOver, Admission::Lapse),
+            State::Unknown { .. } => self.may_resend(rule, now, Admission::ClaimAgain, Admission::Unknown),
+            State::NotExecuted { .. } => Admission::ClaimAgain,
+            State::Succeeded { settled }
+            | State::Failed { settled }
+            | State::Compensating { settled }
+            | State::Compensated { settled } => match settled.kept {
+                Kept::Whole if settled.receipt_until <= now => Admission::Expired,
+                Kept::Whole => Admission::Replay,
+                Kept::TooLarge | Kept::Cut => Admission::Unavailable(settled.kept),
+            },
+            State::AwaitingApproval => Admission::AwaitingApproval,
+            State::Rejected => Admission::Rejected,
+            State::Abandoned => Admission::Abandoned,
+        }
+    }
+
+    /// Whether an identical unnamed call must not run while this one stands as it does.
+    pub fn stops_alike(&self) -> bool {
+        matches!(self.state.name(), StateName::Unknown | StateName::AwaitingApproval)
+    }
+
+    fn may_resend(&self, rule: &ResendRule, now: Timestamp, yes: Admission, no: Admission) -> Admission {
+        match rule.repeat_at(self.first_sent_at, now) {
+            Repeat::Harmless | Repeat::WithKey => yes,
+            Repeat::Unsafe => no,
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What happened to an operation: exactly one event for each change of state, in the order of its revisions.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::operation::id::OwnerId;
+use crate::operation::state::{Cause, StateName};
+
+/// One entry of an operation's history. Bodies, header values and credentials are never in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// The revision of the record that this event made; a strictly growing number within the operation.
+    pub revision: u64,
+    pub at: Timestamp,
+    pub kind: EventKind,
+    /// `None` for the first event, and where no state changed.
+    pub from: Option<StateName>,
+    pub to: Option<StateName>,
+    /// Sends so far, over all runs.
+    pub attempts: u32,
+    pub token: u64,
+    pub owner: OwnerId,
+    pub cause: Option<Cause>,
+    /// Status of the upstream's answer, where there was one.
+    pub status: Option<u16>,
+}
+
+/// What kind of step it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    Claimed,
+    ClaimedAgain,
+    TakenOver,
+    Sent,
+    Waiting,
+    Settled,
+    NotExecuted,
+    Unknown,
+    /// The lease of the owner ended and nobody can go on.
+    LeaseEnded,
+    /// The answer of an owner that had lost its lease ended an unknown.
+    LateAnswer,
+    /// A step that a newer version knows.
+    #[serde(other)]
+    Other,
+}

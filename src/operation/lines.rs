@@ -1,0 +1,33 @@
+//! Header lines as they are stored: a list of name and bytes, in their order.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use serde::de::Error;
+use serde::ser::SerializeSeq;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A value that need not be text.
+#[derive(Serialize)]
+struct Line<'a>(&'a str, #[serde(serialize_with = "raw")] &'a [u8]);
+
+fn raw<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bytes(bytes)
+}
+
+pub(super) fn serialize<S: Serializer>(headers: &HeaderMap, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut list = serializer.serialize_seq(Some(headers.len()))?;
+    for (name, value) in headers {
+        list.serialize_element(&Line(name.as_str(), value.as_bytes()))?;
+    }
+    list.end()
+}
+
+pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HeaderMap, D::Error> {
+    let lines = Vec::<(String, Bytes)>::deserialize(deserializer)?;
+    let mut headers = HeaderMap::with_capacity(lines.len());
+    for (name, value) in lines {
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(D::Error::custom)?;
+        headers.append(name, HeaderValue::from_maybe_shared(value).map_err(D::Error::custom)?);
+    }
+    Ok(headers)
+}

@@ -1,0 +1,131 @@
+//! The pure core: what an operation is, how it may change, and what a caller who meets one gets.
+//!
+//! Nothing here awaits, reads a clock or draws a random number: time and identifiers are arguments. What a store keeps
+//! is decided here and nowhere else.
+
+pub mod admission;
+pub mod event;
+pub mod fingerprint;
+pub mod id;
+pub mod key;
+mod lines;
+pub mod outcome;
+pub mod payload;
+pub mod receipt;
+pub mod request;
+pub mod scope;
+pub mod state;
+pub mod transition;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+pub use event::{Event, EventKind};
+pub use fingerprint::Fingerprint;
+pub use id::{OperationId, OwnerId, WriteId};
+pub use key::KeySource;
+pub use receipt::{Kept, Receipt, Settled};
+pub use request::StoredRequest;
+pub use scope::Scope;
+pub use state::{Cause, Lease, State, StateName};
+
+/// One logical side effect, however many tries and callers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Operation {
+    pub id: OperationId,
+    pub identity: Identity,
+    pub state: State,
+    /// In the header of a stored record, where a store can compare it without reading the rest.
+    #[serde(skip)]
+    pub fence: Fence,
+    /// Sends so far, over all runs; counted in the write that comes before each send.
+    pub attempts: u32,
+    /// Sends of earlier runs: `attempts - attempts_before` is what `max_attempts` bounds.
+    pub attempts_before: u32,
+    /// An attempt ended ambiguous. Only a final answer, a probe or a person clears it.
+    pub may_have_run: bool,
+    /// When the first byte of the first attempt could have gone, by the store's clock.
+    pub first_sent_at: Option<Timestamp>,
+    /// When the last attempt was known to be over.
+    pub attempt_ended_at: Option<Timestamp>,
+    /// Whose answer may still end an unknown.
+    pub sender: Option<Sender>,
+    /// No attempt of the present run starts later, by the store's clock.
+    pub deadline: Timestamp,
+    pub created_at: Timestamp,
+    pub changed_at: Timestamp,
+    /// When the record itself goes; `None` while it has not ended.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// What never changes in the life of an operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    pub scope: Scope,
+    pub route: String,
+    /// The key in force, as the client sees it.
+    pub key: String,
+    /// The key as the upstream gets it, byte for byte; `None` where it gets none.
+    pub upstream_key: Option<String>,
+    pub source: KeySource,
+    pub fingerprint: Fingerprint,
+    pub session: Option<String>,
+    pub step: Option<String>,
+    /// Digest of an unnamed call; look-alikes share it.
+    pub alike: Option<Alike>,
+    /// Digest of the route's identity rules under which the key was made.
+    pub rules: [u8; 8],
+}
+
+/// What unnamed calls of the same content have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alike {
+    pub digest: [u8; 32],
+    /// Until when an identical unnamed call is this operation; `None` if only an unresolved one counts.
+    pub until: Option<Timestamp>,
+}
+
+/// Who may write a record next. The store compares all of it but `write` before it changes anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fence {
+    pub owner: OwnerId,
+    /// The fencing token: grows with every claim and take-over, never falls.
+    pub token: u64,
+    /// Grows with every write.
+    pub revision: u64,
+    /// The last write; the same one sent again is success and changes nothing.
+    pub write: WriteId,
+}
+
+/// The attempt whose answer counts as evidence, even from an owner that lost its lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sender {
+    pub owner: OwnerId,
+    pub attempt: u32,
+}
+
+impl Operation {
+    /// Sends of the present run.
+    pub fn attempts_of_run(&self) -> u32 {
+        self.attempts.saturating_sub(self.attempts_before)
+    }
+
+    /// When somebody has to look at it if its owner does not: the end of its lease.
+    pub fn due(&self) -> Option<Timestamp> {
+        self.state.lease().map(|lease| lease.until)
+    }
+
+    /// Whether an identical unnamed call has to stop here, and until when (`None`: until this one moves).
+    pub fn blocks_alike(&self) -> Option<(Alike, Option<Timestamp>)> {
+        let alike = self.identity.alike?;
+        match self.state.name() {
+            StateName::Unknown | StateName::AwaitingApproval => Some((alike, None)),
+            _ => alike.until.map(|until| (alike, Some(until))),
+        }
+    }
+
+    /// Whether the lease is over at `now`; a record without a lease has no owner either.
+    pub fn is_ownerless(&self, now: Timestamp) -> bool {
+        self.due().is_none_or(|until| until <= now)
+    }
+}

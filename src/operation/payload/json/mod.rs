@@ -1,0 +1,297 @@
+//! JSON bodies by their members (RFC 8259): read strictly, written in one way.
+//!
+//! A reader of our own, because the common ones lose what counts here: how a number was written, that a member came
+//! twice, or the difference between a number and an object that stands for one.
+
+mod decimal;
+
+use std::borrow::Cow;
+
+use super::Sink;
+use super::pointer::{self, Pointer};
+use decimal::Decimal;
+
+/// Arrays and objects within each other. Deeper bodies are bytes, for reading and writing go down by recursion.
+const DEEPEST: usize = 128;
+
+/// A JSON value that borrows from its body what was written plainly.
+#[derive(Clone, Debug)]
+pub enum Value<'a> {
+    Null,
+    Bool(bool),
+    Number(Decimal<'a>),
+    String(Cow<'a, str>),
+    Array(Vec<Value<'a>>),
+    /// Sorted by the code points of the names, each name once.
+    Object(Vec<(Cow<'a, str>, Value<'a>)>),
+}
+
+/// `None` unless `body` is one JSON text in UTF-8 without a member named twice, a lone surrogate, an exponent beyond
+/// 18 digits, or more than 128 levels.
+pub fn read(body: &[u8]) -> Option<Value<'_>> {
+    let mut reader = Reader { rest: std::str::from_utf8(body).ok()?, depth: 0 };
+    let value = reader.value()?;
+    reader.skip_space();
+    reader.rest.is_empty().then_some(value)
+}
+
+impl Value<'_> {
+    /// The value at `pointer`.
+    pub fn at(&self, pointer: &Pointer) -> Option<&Self> {
+        pointer.tokens().iter().try_fold(self, |value, token| match value {
+            Value::Object(members) => {
+                let at = members.binary_search_by(|(name, _)| name.as_ref().cmp(token)).ok()?;
+                members.get(at).map(|(_, member)| member)
+            }
+            Value::Array(items) => items.get(pointer::index(token)?),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+        })
+    }
+
+    /// The canonical text of the whole value.
+    pub fn canonical(&self) -> Vec<u8> {
+        let mut text = Vec::new();
+        self.write(&[], &mut text);
+        text
+    }
+
+    pub(crate) fn is_blank(&self) -> bool {
+        match self {
+            Value::Null => true,
+            Value::String(text) => text.is_empty(),
+            Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => false,
+        }
+    }
+
+    /// Writes the canonical text without what the `ignored` pointers name. They speak of the body as it came: leaving
+    /// out one item of an array does not move the others for the next pointer.
+    pub(crate) fn write(&self, ignored: &[&[String]], sink: &mut impl Sink) {
+        match self {
+            Value::Null => sink.put(b"null"),
+            Value::Bool(true) => sink.put(b"true"),
+            Value::Bool(false) => sink.put(b"false"),
+            Value::Number(number) => number.write(sink),
+            Value::String(text) => write_string(text, sink),
+            Value::Array(items) => write_array(items, ignored, sink),
+            Value::Object(members) => write_object(members, ignored, sink),
+        }
+    }
+}
+
+fn write_array(items: &[Value<'_>], ignored: &[&[String]], sink: &mut impl Sink) {
+    let mut open = &b"["[..];
+    for (place, item) in items.iter().enumerate() {
+        let below = below(ignored, |token| pointer::index(token) == Some(place));
+        if below.iter().all(|tokens| !tokens.is_empty()) {
+            sink.put(std::mem::replace(&mut open, b","));
+            item.write(&below, sink);
+        }
+    }
+    sink.put(if open == b"[" { b"[]" } else { b"]" });
+}
+
+fn write_object(members: &[(Cow<'_, str>, Value<'_>)], ignored: &[&[String]], sink: &mut impl Sink) {
+    let mut open = &b"{"[..];
+    for (name, member) in members {
+        let below = below(ignored, |token| token == name);
+        if below.iter().all(|tokens| !tokens.is_empty()) {
+            sink.put(std::mem::replace(&mut open, b","));
+            write_string(name, sink);
+            sink.put(b":");
+            member.write(&below, sink);
+        }
+    }
+    sink.put(if open == b"{" { b"{}" } else { b"}" });
+}
+
+/// What is left of the pointers that go through the member that `leads_here` knows; an empty one names it.
+fn below<'i>(ignored: &[&'i [String]], leads_here: impl Fn(&str) -> bool) -> Vec<&'i [String]> {
+    let split = ignored.iter().filter_map(|tokens| tokens.split_first());
+    split.filter(|(token, _)| leads_here(token)).map(|(_, rest)| rest).collect()
+}
+
+/// A string with the shortest escapes, and those only where JSON asks for one (as in RFC 8785).
+pub(crate) fn write_string(text: &str, sink: &mut impl Sink) {
+    sink.put(b"\"");
+    let mut rest = text.as_bytes();
+    while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)) {
+        let (plain, special) = rest.split_at(at);
+        sink.put(plain);
+        rest = match special {
+            [byte, tail @ ..] => {
+                write_escape(*byte, sink);
+                tail
+            }
+            [] => special,
+        };
+    }
+    sink.put(rest);
+    sink.put(b"\"");
+}
+
+fn write_escape(byte: u8, sink: &mut impl Sink) {
+    match byte {
+        b'"' => sink.put(b"\\\""),
+        b'\\' => sink.put(b"\\\\"),
+        0x08 => sink.put(b"\\b"),
+        b'\t' => sink.put(b"\\t"),
+        b'\n' => sink.put(b"\\n"),
+        0x0c => sink.put(b"\\f"),
+        b'\r' => sink.put(b"\\r"),
+        control => sink.put(format!("\\u{control:04x}").as_bytes()),
+    }
+}
+
+/// What has not been read yet, and how deep in arrays and objects it lies.
+struct Reader<'a> {
+    rest: &'a str,
+    depth: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn value(&mut self) -> Option<Value<'a>> {
+        self.skip_space();
+        match self.rest.as_bytes().first()? {
+            b'{' => self.nested(Self::object),
+            b'[' => self.nested(Self::array),
+            b'"' => self.string().map(Value::String),
+            b't' => self.token("true").map(|()| Value::Bool(true)),
+            b'f' => self.token("false").map(|()| Value::Bool(false)),
+            b'n' => self.token("null").map(|()| Value::Null),
+            _ => {
+                let (number, rest) = Decimal::read(self.rest)?;
+                self.rest = rest;
+                Some(Value::Number(number))
+            }
+        }
+    }
+
+    fn nested(&mut self, read: fn(&mut Self) -> Option<Value<'a>>) -> Option<Value<'a>> {
+        self.depth += 1;
+        if self.depth > DEEPEST {
+            return None;
+        }
+        let value = read(self)?;
+        self.depth -= 1;
+        Some(value)
+    }
+
+    fn object(&mut self) -> Option<Value<'a>> {
+        let mut members = Vec::new();
+        self.token("{")?;
+        if !self.next_is("}") {
+            loop {
+                self.skip_space();
+                let name = self.string()?;
+                self.skip_space();
+                self.token(":")?;
+                members.push((name, self.value()?));
+                if !self.goes_on("}")? {
+                    break;
+                }
+            }
+        }
+        members.sort_unstable_by(|(left, _), (right, _)| left.cmp(right));
+        let twice = members.windows(2).any(|pair| matches!(pair, [(left, _), (right, _)] if left == right));
+        (!twice).then_some(Value::Object(members))
+    }
+
+    fn array(&mut self) -> Option<Value<'a>> {
+        let mut items = Vec::new();
+        self.token("[")?;
+        if !self.next_is("]") {
+            loop {
+                items.push(self.value()?);
+                if !self.goes_on("]")? {
+                    break;
+                }
+            }
+        }
+        Some(Value::Array(items))
+    }
+
+    /// After one element: a comma means another one.
+    fn goes_on(&mut self, close: &str) -> Option<bool> {
+        if self.next_is(close) {
+            return Some(false);
+        }
+        self.token(",").map(|()| true)
+    }
+
+    fn next_is(&mut self, close: &str) -> bool {
+        self.skip_space();
+        self.token(close).is_some()
+    }
+
+    fn token(&mut self, token: &str) -> Option<()> {
+        self.rest = self.rest.strip_prefix(token)?;
+        Some(())
+    }
+
+    fn skip_space(&mut self) {
+        let is_space = |byte: u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
+        let end = self.rest.bytes().position(|byte| !is_space(byte)).unwrap_or(self.rest.len());
+        self.rest = self.rest.get(end..).unwrap_or_default();
+    }
+
+    fn string(&mut self) -> Option<Cow<'a, str>> {
+        self.token("\"")?;
+        let plain = self.plain()?;
+        if self.token("\"").is_some() {
+            return Some(Cow::Borrowed(plain));
+        }
+        let mut text = plain.to_owned();
+        while self.token("\"").is_none() {
+            self.token("\\")?;
+            text.push(self.escaped()?);
+            text.push_str(self.plain()?);
+        }
+        Some(Cow::Owned(text))
+    }
+
+    /// Up to the next quote or backslash; control characters have to be escaped.
+    fn plain(&mut self) -> Option<&'a str> {
+        let end = self.rest.bytes().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20))?;
+        let (plain, rest) = self.rest.split_at_checked(end)?;
+        self.rest = rest;
+        Some(plain)
+    }
+
+    fn escaped(&mut self) -> Option<char> {
+        let letter = self.take(1)?;
+        Some(match letter {
+            "\"" | "\\" | "/" => letter.chars().next()?,
+            "b" => '\u{8}',
+            "f" => '\u{c}',
+            "n" => '\n',
+            "r" => '\r',
+            "t" => '\t',
+            "u" => self.code_point()?,
+            _ => return None,
+        })
+    }
+
+    /// One `XXXX`, or the two of a surrogate pair; a surrogate alone is no character.
+    fn code_point(&mut self) -> Option<char> {
+        let first = self.four_digits()?;
+        if !(0xd800..0xdc00).contains(&first) {
+            return char::from_u32(first);
+        }
+        self.token("\\u")?;
+        let second = self.four_digits()?;
+        let low = second.checked_sub(0xdc00).filter(|low| *low < 0x400)?;
+        char::from_u32(0x10000 + ((first - 0xd800) << 10) + low)
+    }
+
+    fn four_digits(&mut self) -> Option<u32> {
+        let digits = self.take(4)?;
+        let all = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        all.then(|| u32::from_str_radix(digits, 16).ok())?
+    }
+
+    fn take(&mut self, bytes: usize) -> Option<&'a str> {
+        let (taken, rest) = self.rest.split_at_checked(bytes)?;
+        self.rest = rest;
+        Some(taken)
+    }
+}

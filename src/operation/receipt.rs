@@ -1,0 +1,52 @@
+//! The stored answer of an operation, and what the record remembers of it when the answer itself is gone.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+
+/// An upstream's answer as it is replayed: status, kept header lines in their order, body bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receipt {
+    pub status: u16,
+    #[serde(with = "super::lines")]
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Receipt {
+    /// A copy in memory of its own: header values and body are views into the buffer of the connection that read them,
+    /// and keep all of it alive.
+    pub fn detached(&self) -> Self {
+        let alone = |value: &HeaderValue| HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone());
+        let headers = self.headers.iter().map(|(name, value)| (name.clone(), alone(value))).collect();
+        Self { status: self.status, headers, body: Bytes::copy_from_slice(&self.body) }
+    }
+}
+
+/// What a record keeps about its final answer beside the receipt; outlives it as the tombstone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settled {
+    pub status: u16,
+    /// Bytes of the body as they came.
+    pub length: u64,
+    /// SHA-256 of the body.
+    pub digest: [u8; 32],
+    pub kept: Kept,
+    /// When the receipt runs out, by the store's clock; the tombstone stays.
+    pub receipt_until: Timestamp,
+    /// An earlier attempt of the same call may have done it.
+    pub after_doubt: bool,
+}
+
+/// Whether the bytes of the answer were kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kept {
+    Whole,
+    /// Longer than `max_receipt`.
+    TooLarge,
+    /// The upstream cut its answer short.
+    Cut,
+}

@@ -1,0 +1,376 @@
+//! The one place that changes a state. It knows the legal edges and refuses every other, in release builds too.
+
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::operation::{
+    Cause, Event, EventKind, Fence, Identity, Lease, Operation, OperationId, OwnerId, Receipt, Sender, Settled, State,
+    StateName, StoredRequest, WriteId,
+};
+
+/// One write to a store: the record as it will be, what it must still be, and what changes beside it.
+#[derive(Clone, Debug)]
+pub struct Change {
+    pub operation: Operation,
+    /// What the store must hold; `None` for a claim of a key that has no record.
+    pub expected: Option<Fence>,
+    pub event: Option<Event>,
+    pub receipt: Option<Receipt>,
+    pub request: RequestChange,
+}
+
+/// What becomes of the stored request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestChange {
+    Keep,
+    Put(StoredRequest),
+    Drop,
+}
+
+/// The table of edges does not know this step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an operation cannot go from {from:?} to {to}")]
+pub struct IllegalTransition {
+    pub from: Option<StateName>,
+    pub to: StateName,
+}
+
+type Changed = Result<Change, IllegalTransition>;
+
+/// The circumstances of one write.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// By the store's clock.
+    pub now: Timestamp,
+    pub write: WriteId,
+}
+
+/// How long things are kept once they ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    pub receipts: Duration,
+    pub tombstones: Duration,
+}
+
+/// What an owner brings to a claim.
+#[derive(Clone, Copy, Debug)]
+pub struct Ownership {
+    pub owner: OwnerId,
+    pub lease: Duration,
+    /// When the run of this owner is over, by the store's clock.
+    pub deadline: Timestamp,
+}
+
+/// How a claim begins: with a send that may happen at once, or with a step of its own before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// For upstreams where a false "may have run" would cost a person's time.
+    Claimed,
+    /// For upstreams that take the same call twice: the first attempt is counted in the claim.
+    Sent,
+}
+
+/// The claim of a key that has no record.
+///
+/// # Errors
+/// None in practice; the edges of a first state are checked like all others.
+pub fn claim(
+    id: OperationId,
+    identity: Identity,
+    request: StoredRequest,
+    ownership: Ownership,
+    opening: Opening,
+    step: Step,
+) -> Changed {
+    let blank = Operation {
+        id,
+        identity,
+        state: State::NotExecuted { cause: Cause::OwnerLost },
+        fence: Fence::default(),
+        attempts: 0,
+        attempts_before: 0,
+        may_have_run: false,
+        first_sent_at: None,
+        attempt_ended_at: None,
+        sender: None,
+        deadline: ownership.deadline,
+        created_at: step.now,
+        changed_at: step.now,
+        expires_at: None,
+    };
+    let opened = open(blank, ownership, opening, step);
+    check_edge(None, opened.state.name())?;
+    Ok(write(opened, None, None, EventKind::Claimed, step).with_request(RequestChange::Put(request)))
+}
+
+impl Operation {
+    /// The claim of a record that ended `not_executed`, or of an unknown that may be sent again: a new run.
+    ///
+    /// # Errors
+    /// The state has no edge to the opening.
+    pub fn claim_again(&self, ownership: Ownership, opening: Opening, step: Step) -> Changed {
+        let mut next = self.clone();
+        next.attempts_before = self.attempts;
+        next.expires_at = None;
+        if self.state.name() == StateName::NotExecuted {
+            next.first_sent_at = None;
+        }
+        self.to(open(next, ownership, opening, step), EventKind::ClaimedAgain, step)
+    }
+
+    /// A new owner for a record whose lease is over. State, attempts and `not_before` stay as they are.
+    ///
+    /// # Errors
+    /// The record has no owner to take over from.
+    pub fn take_over(&self, ownership: Ownership, step: Step) -> Changed {
+        let lease = Lease { until: step.now.after(ownership.lease) };
+        let mut next = self.clone();
+        next.state = match &self.state {
+            State::Claimed { .. } => State::Claimed { lease },
+            State::Sent { .. } => State::Sent { lease },
+            State::Waiting { not_before, .. } => State::Waiting { not_before: *not_before, lease: Some(lease) },
+            State::AwaitingApproval
+            | State::Succeeded { .. }
+            | State::Failed { .. }
+            | State::NotExecuted { .. }
+            | State::Unknown { .. }
+            | State::Rejected
+            | State::Abandoned
+            | State::Compensating { .. }
+            | State::Compensated { .. } => return Err(self.illegal(self.state.name())),
+        };
+        next.may_have_run |= matches!(self.state, State::Sent { .. });
+        next.deadline = ownership.deadline;
+        next.fence = Fence { owner: ownership.owner, token: self.fence.token + 1, ..self.fence };
+        Ok(self.same_state(next, EventKind::TakenOver, step))
+    }
+
+    /// The lease moves on; no event, for no state changes.
+    ///
+    /// # Errors
+    /// The record has no lease.
+    pub fn renew(&self, lease: Duration, step: Step) -> Changed {
+        let lease = Lease { until: step.now.after(lease) };
+        let mut next = self.clone();
+        match &mut next.state {
+            State::Claimed { lease: held } | State::Sent { lease: held } => *held = lease,
+            State::Waiting { lease: held, .. } => *held = Some(lease),
+            State::AwaitingApproval
+            | State::Succeeded { .. }
+            | State::Failed { .. }
+            | State::NotExecuted { .. }
+            | State::Unknown { .. }
+            | State::Rejected
+            | State::Abandoned
+            | State::Compensating { .. }
+            | State::Compensated { .. } => return Err(self.illegal(self.state.name())),
+        }
+        let mut change = self.same_state(next, EventKind::TakenOver, step);
+        change.event = None;
+        Ok(change)
+    }
+
+    /// Intent, durable before the first byte goes: the attempt is counted here.
+    ///
+    /// # Errors
+    /// Only `claimed`, `waiting` and, for the owner that took it over, `sent` lead to a send without a new claim.
+    pub fn mark_sent(&self, lease: Duration, step: Step) -> Changed {
+        let next = sent(self.clone(), Lease { until: step.now.after(lease) }, step.now);
+        match self.state.name() {
+            StateName::Sent => Ok(self.same_state(next, EventKind::Sent, step)),
+            StateName::Claimed | StateName::Waiting => self.to(next, EventKind::Sent, step),
+            StateName::AwaitingApproval
+            | StateName::Succeeded
+            | StateName::Failed
+            | StateName::NotExecuted
+            | StateName::Unknown
+            | StateName::Rejected
+            | StateName::Abandoned
+            | StateName::Compensating
+            | StateName::Compensated => Err(self.illegal(StateName::Sent)),
+        }
+    }
+
+    /// An attempt is over and another may follow at `not_before`.
+    ///
+    /// # Errors
+    /// Nothing was sent.
+    pub fn wait(&self, ended: Ended, not_before: Timestamp, lease: Duration, step: Step) -> Changed {
+        let mut next = self.ended(ended, step);
+        next.state = State::Waiting { not_before, lease: Some(Lease { until: step.now.after(lease) }) };
+        self.to(next, EventKind::Waiting, step).map(|change| change.because(ended.cause))
+    }
+
+    /// A final answer. The receipt is kept whole, or `settled` says why it is not.
+    ///
+    /// # Errors
+    /// Nothing was sent, or the operation has ended.
+    pub fn settle(
+        &self,
+        verdict: Verdict,
+        settled: Settled,
+        receipt: Option<Receipt>,
+        keep: Retention,
+        step: Step,
+    ) -> Changed {
+        let mut next = self.clone();
+        next.may_have_run = false;
+        next.attempt_ended_at = Some(step.now);
+        next.expires_at = Some(step.now.after(keep.tombstones.max(keep.receipts)));
+        let status = settled.status;
+        next.state = match verdict {
+            Verdict::Succeeded => State::Succeeded { settled },
+            Verdict::Failed => State::Failed { settled },
+        };
+        let late = self.state.name() == StateName::Unknown;
+        let kind = if late { EventKind::LateAnswer } else { EventKind::Settled };
+        let mut change = self.to(next, kind, step)?.with_request(RequestChange::Drop);
+        change.receipt = receipt;
+        if let Some(event) = &mut change.event {
+            event.status = Some(status);
+        }
+        Ok(change)
+    }
+
+    /// The run is over without a final answer: `unknown` wherever an attempt may have run, else `not_executed`.
+    ///
+    /// # Errors
+    /// The operation has ended.
+    pub fn end(&self, ended: Ended, keep: Retention, step: Step) -> Changed {
+        let mut next = self.ended(ended, step);
+        let kind = if next.may_have_run {
+            next.state = State::Unknown { cause: ended.cause, since: step.now };
+            EventKind::Unknown
+        } else {
+            next.state = State::NotExecuted { cause: ended.cause };
+            next.expires_at = Some(step.now.after(keep.tombstones));
+            EventKind::NotExecuted
+        };
+        self.to(next, kind, step).map(|change| change.because(ended.cause))
+    }
+
+    /// The lease is over and nobody can go on.
+    ///
+    /// # Errors
+    /// The record has no lease to lose.
+    pub fn lapse(&self, keep: Retention, step: Step) -> Changed {
+        let may_have_run = self.state.name() == StateName::Sent;
+        let mut change = self.end(Ended { cause: Cause::OwnerLost, may_have_run }, keep, step)?;
+        if let Some(event) = &mut change.event {
+            event.kind = EventKind::LeaseEnded;
+        }
+        Ok(change)
+    }
+
+    /// Whether `sender` is the one whose late answer may end this unknown.
+    pub fn takes_evidence_of(&self, sender: Sender) -> bool {
+        self.state.name() == StateName::Unknown && self.sender == Some(sender)
+    }
+
+    fn ended(&self, ended: Ended, step: Step) -> Operation {
+        let mut next = self.clone();
+        next.may_have_run |= ended.may_have_run;
+        next.attempt_ended_at = Some(step.now);
+        next
+    }
+
+    fn to(&self, next: Operation, kind: EventKind, step: Step) -> Changed {
+        let from = self.state.name();
+        check_edge(Some(from), next.state.name())?;
+        Ok(write(next, Some(self.fence), Some(from), kind, step))
+    }
+
+    fn same_state(&self, next: Operation, kind: EventKind, step: Step) -> Change {
+        let mut change = write(next, Some(self.fence), None, kind, step);
+        if let Some(event) = &mut change.event {
+            event.to = None;
+        }
+        change
+    }
+
+    fn illegal(&self, to: StateName) -> IllegalTransition {
+        IllegalTransition { from: Some(self.state.name()), to }
+    }
+}
+
+/// How an attempt, or a run, ended without a final answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub cause: Cause,
+    /// This attempt may have run; doubt of earlier ones is kept by the record.
+    pub may_have_run: bool,
+}
+
+/// Which of the two final answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Succeeded,
+    Failed,
+}
+
+impl Change {
+    fn with_request(mut self, request: RequestChange) -> Self {
+        self.request = request;
+        self
+    }
+
+    fn because(mut self, cause: Cause) -> Self {
+        if let Some(event) = &mut self.event {
+            event.cause = Some(cause);
+            event.status = match cause {
+                Cause::Status(status) => Some(status),
+                Cause::Connect
+                | Cause::Closed
+                | Cause::Timeout
+                | Cause::BadAnswer
+                | Cause::Deadline
+                | Cause::OwnerLost
+                | Cause::Store
+                | Cause::Unsendable
+                | Cause::Other => None,
+            };
+        }
+        self
+    }
+}
+
+fn check_edge(from: Option<StateName>, to: StateName) -> Result<(), IllegalTransition> {
+    if to.may_follow(from) { Ok(()) } else { Err(IllegalTransition { from, to }) }
+}
+
+fn open(mut operation: Operation, ownership: Ownership, opening: Opening, step: Step) -> Operation {
+    let lease = Lease { until: step.now.after(ownership.lease) };
+    operation.deadline = ownership.deadline;
+    operation.fence = Fence { owner: ownership.owner, token: operation.fence.token + 1, ..operation.fence };
+    match opening {
+        Opening::Claimed => Operation { state: State::Claimed { lease }, ..operation },
+        Opening::Sent => sent(operation, lease, step.now),
+    }
+}
+
+fn sent(mut operation: Operation, lease: Lease, now: Timestamp) -> Operation {
+    operation.attempts = operation.attempts.saturating_add(1);
+    operation.first_sent_at = operation.first_sent_at.or(Some(now));
+    operation.sender = Some(Sender { owner: operation.fence.owner, attempt: operation.attempts });
+    operation.state = State::Sent { lease };
+    operation
+}
+
+fn write(mut next: Operation, expected: Option<Fence>, from: Option<StateName>, kind: EventKind, step: Step) -> Change {
+    next.fence.revision += 1;
+    next.fence.write = step.write;
+    next.changed_at = step.now;
+    let event = Event {
+        revision: next.fence.revision,
+        at: step.now,
+        kind,
+        from,
+        to: Some(next.state.name()),
+        attempts: next.attempts,
+        token: next.fence.token,
+        owner: next.fence.owner,
+        cause: None,
+        status: None,
+    };
+    Change { operation: next, expected, event: Some(event), receipt: None, request: RequestChange::Keep }
+}
