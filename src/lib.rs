@@ -6,3 +6,5 @@ pub mod clock;
 pub mod entropy;
 
 pub mod operation;
+
+pub mod retry;

@@ -1,0 +1,111 @@
+//! How a run ends, and what its last answer is taken for.
+
+use crate::operation::Cause;
+use crate::operation::admission::Repeat;
+use crate::operation::outcome::Fact;
+use crate::operation::transition::{Ended, Verdict};
+use crate::retry::decide::Situation;
+
+/// How a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The answer is the receipt.
+    Succeeded,
+    /// The answer is the receipt, and says no. `after_doubt`: an earlier try may have done it all the same.
+    Failed { after_doubt: bool },
+    /// It ran, but the answer is lost: `result-unavailable`.
+    Executed(Verdict),
+    /// Nothing ran.
+    NotExecuted(Cause),
+    /// It may have run.
+    Unknown(Cause),
+}
+
+impl Ending {
+    /// The same for the record, where there is no final answer to settle with.
+    pub fn ended(&self) -> Option<Ended> {
+        match *self {
+            Self::NotExecuted(cause) => Some(Ended { cause, may_have_run: false }),
+            Self::Unknown(cause) => Some(Ended { cause, may_have_run: true }),
+            Self::Succeeded | Self::Failed { .. } | Self::Executed(_) => None,
+        }
+    }
+
+    /// The final answer to settle with, whether or not its bytes are here.
+    pub fn verdict(&self) -> Option<Verdict> {
+        match *self {
+            Self::Succeeded => Some(Verdict::Succeeded),
+            Self::Failed { .. } => Some(Verdict::Failed),
+            Self::Executed(verdict) => Some(verdict),
+            Self::NotExecuted(_) | Self::Unknown(_) => None,
+        }
+    }
+}
+
+impl Situation {
+    /// The end that an answer makes by itself, however much time and how many tries are left.
+    pub(super) fn final_answer(&self) -> Option<Ending> {
+        match self.fact {
+            Fact::Final { status } => Some(match self.verdict(status) {
+                Some(Verdict::Succeeded) => Ending::Succeeded,
+                Some(Verdict::Failed) => Ending::Failed { after_doubt: self.stays_in_doubt(status) },
+                None => Ending::Unknown(self.fact.cause()),
+            }),
+            Fact::Denied { .. } => Some(self.without_answer()),
+            Fact::NotSent { .. }
+            | Fact::Silent(_)
+            | Fact::Garbled
+            | Fact::Cut { .. }
+            | Fact::Throttled
+            | Fact::Refused { .. }
+            | Fact::Misdirected
+            | Fact::Unreached { .. }
+            | Fact::Overloaded { .. }
+            | Fact::ServerFailed { .. }
+            | Fact::GatewayFailed { .. } => None,
+        }
+    }
+
+    /// What a receipt status says about all attempts; `None` where a no to this one leaves an earlier one open. An
+    /// upstream that honours keys answers for the key, but its 409 may mean that the first try still runs.
+    fn verdict(&self, status: u16) -> Option<Verdict> {
+        if (200..400).contains(&status) {
+            return Some(Verdict::Succeeded);
+        }
+        let speaks_for_all = match self.repeat {
+            Repeat::Harmless => true,
+            Repeat::WithKey => status != 409,
+            Repeat::Unsafe => false,
+        };
+        (speaks_for_all || !self.may_have_run).then_some(Verdict::Failed)
+    }
+
+    /// A no that an earlier, unanswered try of the same call may have caused.
+    fn stays_in_doubt(&self, status: u16) -> bool {
+        let own_doing = matches!(status, 409 | 412) || (self.deletes && matches!(status, 404 | 410));
+        self.may_have_run && self.repeat == Repeat::Harmless && own_doing
+    }
+
+    /// The end of a run that stops without a final answer. A cut answer is the last word where nobody may ask again;
+    /// elsewhere the next call with the key can still fetch a whole one.
+    pub(super) fn ending(&self) -> Ending {
+        let last_word = self.committed || self.repeat == Repeat::Unsafe;
+        if let Fact::Cut { status } = self.fact
+            && last_word
+            && let Some(verdict) = self.verdict(status)
+        {
+            return Ending::Executed(verdict);
+        }
+        self.without_answer()
+    }
+
+    fn without_answer(&self) -> Ending {
+        let cause = self.fact.cause();
+        if self.in_doubt() { Ending::Unknown(cause) } else { Ending::NotExecuted(cause) }
+    }
+
+    /// Whether the upstream may have run the call by now.
+    pub(super) fn in_doubt(&self) -> bool {
+        self.may_have_run || self.fact.may_have_run()
+    }
+}

@@ -1,0 +1,111 @@
+//! What an upstream's answer says about trying again, and what ours says.
+//!
+//! Header values are hostile: whatever bytes they hold, the result is a hint or none, never a panic or a wrap.
+
+use std::time::Duration;
+
+use http::header::{AGE, DATE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName};
+
+use crate::clock::Timestamp;
+use crate::retry::{digits, http_date, lines};
+
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+const VETOES: [HeaderName; 2] =
+    [HeaderName::from_static("x-should-retry"), HeaderName::from_static("stripe-should-retry")];
+
+/// Digits alone may be longer, for they only ever mean "too long".
+const LONGEST_DECIMAL: usize = 128;
+
+/// A wait that the upstream asked for: a lower bound. Beyond every range it is 584 million years.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hint(pub Duration);
+
+/// The hint of an answer that came at `now`: `retry-after-ms`, the finer one, before `Retry-After`. Of several values
+/// the largest valid one counts; negative numbers, junk and nothing are no hint.
+pub fn hint(headers: &HeaderMap, now: Timestamp) -> Option<Hint> {
+    let stated = lines(headers, &RETRY_AFTER_MS)
+        .flat_map(|line| line.split(','))
+        .filter_map(milliseconds)
+        .max()
+        .or_else(|| retry_after(headers, now));
+    stated.map(|wait| Hint(Duration::from_millis(wait)))
+}
+
+/// Whether the answer forbids another try.
+pub fn vetoes(headers: &HeaderMap) -> bool {
+    VETOES.iter().any(|name| lines(headers, name).any(|line| line.trim_ascii().eq_ignore_ascii_case("false")))
+}
+
+/// `Retry-After` of an answer of ours: whole seconds, rounded up, at least 1.
+pub fn seconds_for(wait: Duration) -> u64 {
+    let begun = u64::from(wait.subsec_nanos() > 0);
+    wait.as_secs().saturating_add(begun).max(1)
+}
+
+/// Milliseconds, the largest over all lines and their members.
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<u64> {
+    let sent_at = sent_at(headers, now);
+    lines(headers, &RETRY_AFTER).flat_map(|line| members(line, sent_at, now)).flatten().max()
+}
+
+/// The upstream's own clock, in milliseconds, so that dates mean the same however wrong it goes. An answer with `Age`
+/// has lain in a cache and its `Date` is old.
+fn sent_at(headers: &HeaderMap, now: Timestamp) -> i64 {
+    let stated = || http_date::parse(headers.get(DATE)?.to_str().ok()?, now);
+    let date = if headers.contains_key(AGE) { None } else { stated() };
+    date.map_or_else(|| i64::try_from(now.0).unwrap_or(i64::MAX), |seconds| seconds.saturating_mul(1000))
+}
+
+/// The members of one line. A list is split at commas, but the comma after a weekday belongs to a date.
+fn members(line: &str, sent_at: i64, now: Timestamp) -> impl Iterator<Item = Option<u64>> {
+    let mut parts = line.split(',');
+    std::iter::from_fn(move || {
+        let part = parts.next()?;
+        if http_date::is_weekday(part) {
+            return Some(
+                parts.next().and_then(|rest| http_date::parse_after_weekday(rest, now)).map(|at| until(at, sent_at)),
+            );
+        }
+        let date = || http_date::parse(part, now).map(|at| until(at, sent_at));
+        Some(seconds(part).or_else(date))
+    })
+}
+
+/// Milliseconds from `sent_at` to a date; a date that is over asks for no wait.
+fn until(seconds: i64, sent_at: i64) -> u64 {
+    u64::try_from(seconds.saturating_mul(1000).saturating_sub(sent_at)).unwrap_or(0)
+}
+
+fn seconds(text: &str) -> Option<u64> {
+    scaled(text, 1000)
+}
+
+fn milliseconds(text: &str) -> Option<u64> {
+    scaled(text, 1)
+}
+
+/// `digits` or `digits.digits` of a unit that is `unit` milliseconds long, rounded up to whole milliseconds.
+fn scaled(text: &str, unit: u64) -> Option<u64> {
+    let text = text.trim_ascii();
+    let Some((whole, fraction)) = text.split_once('.') else {
+        return Some(digits(text)?.saturating_mul(unit));
+    };
+    if text.len() > LONGEST_DECIMAL {
+        return None;
+    }
+    let part = (thousandths(fraction)? * unit).div_ceil(1000);
+    Some(digits(whole)?.saturating_mul(unit).saturating_add(part))
+}
+
+/// `0.fraction` in thousandths, rounded up.
+fn thousandths(fraction: &str) -> Option<u64> {
+    digits(fraction)?;
+    let places = fraction.bytes().map(|digit| u64::from(digit - b'0'));
+    let kept = places.clone().chain([0, 0, 0]).take(3).fold(0, |sum, digit| sum * 10 + digit);
+    let dropped = places.skip(3).any(|digit| digit > 0);
+    Some(kept + u64::from(dropped))
+}
+
+#[cfg(test)]
+mod tests;
