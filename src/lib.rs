@@ -8,3 +8,5 @@ pub mod entropy;
 pub mod operation;
 
 pub mod retry;
+
+pub mod config;

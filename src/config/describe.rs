@@ -1,0 +1,141 @@
+//! What a configuration comes to, for `oncegate check`.
+
+use std::fmt::{self, Write};
+use std::net::IpAddr;
+
+use http::Method;
+
+use super::explain::RouteExplained;
+use super::rules::{Effect, Forward, KeyMode};
+use super::tree::without_password;
+use super::{Callers, Config, Route, StoreUrl, Upstream};
+use crate::operation::admission::Repeat;
+
+impl Config {
+    /// The routes in the order in which they are tried, each value with its origin, then what deserves a second look.
+    /// Without secrets.
+    pub fn describe(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        match self.write(&mut text) {
+            Ok(()) | Err(fmt::Error) => text,
+        }
+    }
+
+    /// What is accepted but promises less than it seems to, one sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.store.url == StoreUrl::Memory {
+            warnings.push("store: memory: keeps its promises within the life of this process only".to_owned());
+        }
+        if matches!(self.callers, Callers::None) && !self.server.listen.ip().is_loopback() {
+            warnings
+                .push("callers: with scope = \"none\" everybody who reaches `listen` shares the same keys".to_owned());
+        }
+        for route in &self.routes.0 {
+            warnings.extend(self.warnings_of(route).map(|warning| format!("route {}: {warning}", route.name)));
+        }
+        warnings
+    }
+
+    fn write(&self, text: &mut String) -> fmt::Result {
+        let server = &self.server;
+        writeln!(text, "listen   {} (admin {}, health {})", server.listen, server.admin, server.health)?;
+        writeln!(text, "store    {}, namespace {}", self.store.url, self.store.namespace)?;
+        writeln!(text, "callers  {}", self.callers)?;
+        for (route, explained) in self.routes.0.iter().zip(&self.explained) {
+            write_route(text, route, explained)?;
+        }
+        for (index, warning) in self.warnings().iter().enumerate() {
+            let gap = if index == 0 { "\n" } else { "" };
+            writeln!(text, "{gap}warning: {warning}")?;
+        }
+        Ok(())
+    }
+
+    fn warnings_of(&self, route: &Route) -> impl Iterator<Item = String> {
+        let declared = route.repeat.or(route.upstream.repeat);
+        let shares_credential = match self.callers {
+            Callers::None => false,
+            Callers::Token(_) | Callers::Header(_) => true,
+            Callers::Credential => route.upstream.carries_credential(),
+        };
+        let name = &route.upstream.name;
+        [
+            (declared.is_none() && guards_unsafe(route)).then(|| {
+                format!(
+                    "writes go to upstream {name}, which does not state `repeat`: what may have run ends unknown and \
+                     is not retried; if it honours the key, say repeat = \"with-key\""
+                )
+            }),
+            (declared == Some(Repeat::WithKey) && route.key.upstream_header.is_none()).then(|| {
+                format!("upstream {name} is with-key, but upstream_header = \"off\" sends it none of our keys")
+            }),
+            (shares_credential && route.key.forward == Forward::Verbatim).then(|| {
+                format!("equal keys of two callers meet at upstream {name}, which sees one credential for all")
+            }),
+            sends_credential_in_clear(&route.upstream)
+                .then(|| format!("a credential goes to upstream {name} in the clear, by plain http")),
+            (route.max_body > self.server.buffers)
+                .then(|| "`max_body` is more than server.buffers hold for all calls together".to_owned()),
+        ]
+        .into_iter()
+        .flatten()
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory:"),
+            Self::File(path) => write!(f, "file:{}", path.display()),
+            Self::Redis(url) => f.write_str(&without_password(&url.0)),
+        }
+    }
+}
+
+impl fmt::Display for Callers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Credential => f.write_str("credential"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Token(tokens) => {
+                let names: Vec<&str> = tokens.iter().map(|token| token.name.as_str()).collect();
+                write!(f, "token ({})", names.join(", "))
+            }
+        }
+    }
+}
+
+fn write_route(text: &mut String, route: &Route, explained: &RouteExplained) -> fmt::Result {
+    let methods = route.matches.methods.as_ref().map_or_else(
+        || "any method".to_owned(),
+        |methods| methods.iter().map(Method::as_str).collect::<Vec<_>>().join(" "),
+    );
+    let upstream = &route.upstream;
+    let scheme = if upstream.tls { "https" } else { "http" };
+    let host = route.matches.host.as_deref().unwrap_or_default();
+    writeln!(text, "\nroute {}: {methods} {host}{}", route.name, route.matches.path)?;
+    writeln!(text, "  to {scheme}://{}{} (upstream {})", upstream.authority, upstream.base_path, upstream.name)?;
+    for setting in &explained.settings {
+        writeln!(text, "  {:24} {:28} {}", setting.key, setting.value, setting.origin)?;
+    }
+    Ok(())
+}
+
+fn guards_unsafe(route: &Route) -> bool {
+    let post = [Method::POST];
+    let methods = route.matches.methods.as_deref().unwrap_or(&post);
+    let is_unsafe =
+        |method: &Method| route.effect_for(method) == Effect::Write && route.repeat_for(method) == Repeat::Unsafe;
+    route.key.mode != KeyMode::Off && methods.iter().any(is_unsafe)
+}
+
+fn sends_credential_in_clear(upstream: &Upstream) -> bool {
+    let is_loopback = match upstream.host.parse::<IpAddr>() {
+        Ok(address) => address.is_loopback(),
+        Err(_) => upstream.host.eq_ignore_ascii_case("localhost"),
+    };
+    !upstream.tls && !is_loopback && upstream.carries_credential()
+}

@@ -1,0 +1,94 @@
+//! What names an operation on a route. A change here starts new keys, so it is counted, listed and warned about.
+
+use sha2::{Digest, Sha256};
+
+use crate::operation::admission::Repeat;
+
+use super::explain::Shown;
+use super::{Callers, Config, OnChangedPayload, Route};
+
+/// The fingerprint's version is part of the rules: another one compares other values.
+const FINGERPRINT_VERSION: &str = "1";
+
+/// First bytes of the SHA-256 over the canonical text of a route's identity rules.
+pub(super) fn digest(route: &Route, callers: &Callers) -> [u8; 8] {
+    let mut hash = Sha256::new();
+    hash.update(b"oncegate-rules-1");
+    for (key, value) in rules(route, callers) {
+        for part in [key, value.as_str()] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+    }
+    let [a, b, c, d, e, f, g, h, ..] = <[u8; 32]>::from(hash.finalize());
+    [a, b, c, d, e, f, g, h]
+}
+
+impl Config {
+    /// Every change between two configurations that gives calls another key than before, one line each.
+    pub fn changes_of_identity(old: &Self, new: &Self) -> Vec<String> {
+        let mut changes = Vec::new();
+        for before in &old.routes.0 {
+            let name = &before.name;
+            match new.routes.0.iter().find(|route| route.name == *name) {
+                None => changes.push(format!("route {name}: gone; under another name its calls get new keys")),
+                Some(after) => {
+                    let pairs = rules(before, &old.callers).into_iter().zip(rules(after, &new.callers));
+                    let changed = pairs.filter(|((_, before), (_, after))| before != after);
+                    changes
+                        .extend(changed.map(|((key, was), (_, is))| format!("route {name}: {key} was {was}, is {is}")));
+                }
+            }
+        }
+        if old.store.namespace != new.store.namespace {
+            changes.push(format!("store.namespace was {}, is {}", old.store.namespace, new.store.namespace));
+        }
+        changes
+    }
+}
+
+/// The rules by the names of the file, always the same ones in the same order.
+fn rules(route: &Route, callers: &Callers) -> Vec<(&'static str, String)> {
+    let key = &route.key;
+    vec![
+        ("name", route.name.clone()),
+        ("callers.scope", scope(callers)),
+        ("key.client_key", key.client_key.shown()),
+        ("key.header", key.header.shown()),
+        ("key.session_header", key.session_header.shown()),
+        ("key.step_header", key.step_header.shown()),
+        ("key.from", key.from.shown()),
+        ("key.headers", sorted(&key.headers)),
+        ("key.format", key.format.shown()),
+        ("key.on_changed_payload", on_changed_payload(route).to_owned()),
+        ("payload.compare", route.payload.compare.shown()),
+        ("payload.ignore", sorted(&route.payload.ignore)),
+        ("fingerprint", FINGERPRINT_VERSION.to_owned()),
+    ]
+}
+
+fn scope(callers: &Callers) -> String {
+    match callers {
+        Callers::None => "none".to_owned(),
+        Callers::Credential => "credential".to_owned(),
+        Callers::Header(name) => format!("header:{name}"),
+        Callers::Token(_) => "token".to_owned(),
+    }
+}
+
+/// What the setting comes to: with "reject" the payload is no part of the record's name.
+fn on_changed_payload(route: &Route) -> &'static str {
+    match (route.key.on_changed_payload, route.repeat.or(route.upstream.repeat)) {
+        (OnChangedPayload::Run, _) => "run",
+        (OnChangedPayload::Reject, _) | (OnChangedPayload::ByRepeat, Some(Repeat::Unsafe)) => "reject",
+        (OnChangedPayload::ByRepeat, Some(Repeat::WithKey | Repeat::Harmless)) => "run",
+        (OnChangedPayload::ByRepeat, None) => "by method",
+    }
+}
+
+/// The order of a set says nothing. Quotes keep `["a, b"]` and `["a", "b"]` apart.
+fn sorted<T: Shown>(set: &[T]) -> String {
+    let mut items: Vec<String> = set.iter().map(|item| format!("{:?}", item.shown())).collect();
+    items.sort();
+    format!("[{}]", items.join(", "))
+}

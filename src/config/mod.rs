@@ -1,0 +1,220 @@
+//! `gateway.toml` as types that cannot be wrong.
+//!
+//! Reading (a strict mirror of the file, with spans) and resolving (defaults, policies, cross checks) happen here; what
+//! leaves this module needs no further check. The names are those of the file.
+
+mod check;
+mod describe;
+mod error;
+mod explain;
+mod grammar;
+mod hint;
+mod identity;
+mod layers;
+mod load;
+mod overrides;
+mod policy;
+mod reader;
+mod resolve;
+mod route;
+mod rules;
+mod schema;
+mod services;
+mod target;
+mod template;
+mod text;
+mod tree;
+mod units;
+mod url;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+
+use crate::operation::admission::Repeat;
+
+pub use self::error::{ConfigError, ConfigErrors, Problem};
+pub use self::load::UpstreamMode;
+pub use self::route::{Route, RouteMatch, RouteTable};
+pub use self::rules::{
+    ClientKey, Compare, DuplicateWindow, Effect, Forward, Ignored, InFlight, Ingredient, KeyFormat, KeyMode, KeyRules,
+    OnChangedPayload, OnLargeBody, OnStoreDown, PayloadRules, RateLimit,
+};
+pub use self::target::upstream_target;
+pub use self::template::init_template;
+pub use self::text::Environment;
+pub use self::tree::Place;
+
+/// The whole of `gateway.toml`, resolved.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub server: Server,
+    pub store: StoreSettings,
+    pub callers: Callers,
+    pub routes: RouteTable,
+    pub log: Log,
+    /// Where the values of each route come from, in the order of the routes.
+    explained: Vec<explain::RouteExplained>,
+}
+
+/// `[server]`: where the gateway listens, and the bounds of what it takes in.
+#[derive(Clone, Debug)]
+pub struct Server {
+    pub listen: SocketAddr,
+    pub admin: SocketAddr,
+    pub health: SocketAddr,
+    pub header_timeout: Duration,
+    pub body_idle_timeout: Duration,
+    pub drain: Duration,
+    pub max_connections: NonZeroUsize,
+    pub max_header_bytes: usize,
+    pub max_uri_bytes: usize,
+    pub threads: NonZeroUsize,
+    /// Bytes that all buffered bodies together may take.
+    pub buffers: u64,
+    pub trusted_proxies: Vec<Network>,
+}
+
+/// A block of addresses, `10.0.0.0/8`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    pub address: IpAddr,
+    pub prefix: u8,
+}
+
+impl Network {
+    /// Whether an address lies in the block. An IPv4 address in its IPv6 form counts as IPv4.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(block), IpAddr::V4(asked)) => {
+                same_prefix(u32::from(block).into(), u32::from(asked).into(), 32, self.prefix)
+            }
+            (IpAddr::V6(block), IpAddr::V6(asked)) => same_prefix(block.into(), asked.into(), 128, self.prefix),
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+        }
+    }
+}
+
+/// Whether two addresses of `width` bits agree in their first `prefix` bits.
+fn same_prefix(left: u128, right: u128, width: u32, prefix: u8) -> bool {
+    let differing = left ^ right;
+    differing.checked_shr(width - width.min(prefix.into())).unwrap_or(0) == 0
+}
+
+/// `[store]`; what it says about receipts and tombstones is already in the routes.
+#[derive(Clone, Debug)]
+pub struct StoreSettings {
+    pub url: StoreUrl,
+    /// Part of every name in the store.
+    pub namespace: String,
+    pub receipts: Duration,
+    pub tombstones: Duration,
+    pub lease: Duration,
+    pub timeout: Duration,
+}
+
+/// Which store keeps the records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreUrl {
+    Memory,
+    File(PathBuf),
+    /// `redis://[user:password@]host[:port][/database]`; never printed whole.
+    Redis(Secret),
+}
+
+impl StoreUrl {
+    /// `memory`, `file` or `redis`.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::File(_) => "file",
+            Self::Redis(_) => "redis",
+        }
+    }
+}
+
+/// Text that must not reach a log: its `Debug` says nothing.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+/// How callers are told apart.
+#[derive(Clone, Debug)]
+pub enum Callers {
+    None,
+    /// By a digest of `Authorization` or `X-Api-Key`.
+    Credential,
+    /// By a header that a trusted hop writes.
+    Header(HeaderName),
+    /// By tokens of the gateway's own; they never go upstream.
+    Token(Vec<CallerToken>),
+}
+
+/// One token of a named caller; a name may have two while it rotates.
+#[derive(Clone, Debug)]
+pub struct CallerToken {
+    pub name: String,
+    pub token: Secret,
+}
+
+/// A service behind the gateway.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    pub name: String,
+    pub tls: bool,
+    /// A name, or an address without brackets.
+    pub host: String,
+    pub port: u16,
+    /// `host[:port]` as it stands in the URL: the `Host` that the upstream gets.
+    pub authority: String,
+    /// Path of the URL without its last slash; put before every target.
+    pub base_path: String,
+    pub repeat: Option<Repeat>,
+    pub key_retention: Duration,
+    pub settle: Duration,
+    pub connect_timeout: Duration,
+    pub idle_timeout: Duration,
+    /// `host = "client"`: the caller's own `Host` goes upstream.
+    pub keeps_client_host: bool,
+    /// PEM text of `ca_file`; `None` means the public roots.
+    pub ca: Option<Arc<[u8]>>,
+    /// Added at send, never stored. Credentials among them are marked as sensitive.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Upstream {
+    /// Whether `headers` hold a credential of the gateway's own, which all its callers then share there.
+    pub fn carries_credential(&self) -> bool {
+        self.headers.iter().any(|(_, value)| value.is_sensitive())
+    }
+}
+
+/// `[log]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Log {
+    pub level: tracing::Level,
+    pub format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Pretty on a terminal, JSON otherwise.
+    Auto,
+    Pretty,
+    Json,
+}

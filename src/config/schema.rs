@@ -1,0 +1,151 @@
+//! Which keys each table of the file has.
+
+/// A table's keys: those that are read, and those of the contract that this version does not implement.
+pub(super) struct Schema {
+    /// As a user writes it: `[routes.retry]`.
+    pub(super) name: &'static str,
+    pub(super) keys: &'static [&'static str],
+    pub(super) later: &'static [&'static str],
+}
+
+pub(super) const ROOT: Schema = Schema {
+    name: "the file itself",
+    keys: &["server", "store", "callers", "upstreams", "defaults", "policies", "routes", "log"],
+    later: &["operators", "alerts", "trace"],
+};
+
+pub(super) const SERVER: Schema = Schema {
+    name: "[server]",
+    keys: &[
+        "listen",
+        "admin",
+        "health",
+        "header_timeout",
+        "body_idle_timeout",
+        "drain",
+        "max_connections",
+        "max_header_bytes",
+        "max_uri_bytes",
+        "threads",
+        "buffers",
+        "trusted_proxies",
+    ],
+    later: &["tls"],
+};
+
+pub(super) const STORE: Schema = Schema {
+    name: "[store]",
+    keys: &["url", "namespace", "receipts", "tombstones", "lease", "timeout"],
+    later: &["durability", "replicas", "encryption", "max_open"],
+};
+
+pub(super) const CALLERS: Schema = Schema { name: "[callers]", keys: &["scope", "tokens"], later: &[] };
+
+pub(super) const TOKEN: Schema = Schema { name: "[[callers.tokens]]", keys: &["name", "token"], later: &[] };
+
+pub(super) const UPSTREAM: Schema = Schema {
+    name: "[upstreams.NAME]",
+    keys: &[
+        "url",
+        "repeat",
+        "key_retention",
+        "settle",
+        "connect_timeout",
+        "idle_timeout",
+        "host",
+        "ca_file",
+        "headers",
+    ],
+    later: &["protocol", "dialect", "preset", "client_cert", "client_key", "proxy", "listen"],
+};
+
+pub(super) const DEFAULTS: Schema = Schema { name: "[defaults]", keys: SHARED, later: SHARED_LATER };
+
+pub(super) const POLICY: Schema = Schema { name: "[policies.NAME]", keys: SHARED, later: SHARED_LATER };
+
+/// What several routes may share.
+const SHARED: &[&str] = &[
+    "effect",
+    "repeat",
+    "receipts",
+    "tombstones",
+    "max_body",
+    "on_large_body",
+    "max_receipt",
+    "in_flight",
+    "in_flight_wait",
+    "duplicate_window",
+    "on_store_down",
+    "key",
+    "payload",
+    "retry",
+    "limit",
+];
+
+const SHARED_LATER: &[&str] = &["classify", "breaker", "approval", "reconcile", "compensate"];
+
+pub(super) const ROUTE: Schema = Schema {
+    name: "[[routes]]",
+    keys: &[
+        "name",
+        "match",
+        "upstream",
+        "upstream_path",
+        "policy",
+        "effect",
+        "repeat",
+        "receipts",
+        "tombstones",
+        "max_body",
+        "on_large_body",
+        "max_receipt",
+        "in_flight",
+        "in_flight_wait",
+        "duplicate_window",
+        "on_store_down",
+        "key",
+        "payload",
+        "retry",
+        "limit",
+    ],
+    later: SHARED_LATER,
+};
+
+pub(super) const MATCH: Schema =
+    Schema { name: "[routes.match]", keys: &["path", "host", "methods", "headers"], later: &[] };
+
+pub(super) const KEY: Schema = Schema {
+    name: "[routes.key]",
+    keys: &[
+        "mode",
+        "client_key",
+        "forward",
+        "header",
+        "session_header",
+        "step_header",
+        "from",
+        "on_changed_payload",
+        "headers",
+        "upstream_header",
+        "format",
+    ],
+    later: &[],
+};
+
+pub(super) const PAYLOAD: Schema =
+    Schema { name: "[routes.payload]", keys: &["compare", "ignore", "store_request"], later: &["redact", "schema"] };
+
+pub(super) const RETRY: Schema = Schema {
+    name: "[routes.retry]",
+    keys: &["max_attempts", "base_interval", "max_interval", "attempt_timeout", "deadline", "retry_after_max"],
+    later: &["budget"],
+};
+
+pub(super) const LIMIT: Schema =
+    Schema { name: "[routes.limit]", keys: &["rate", "burst"], later: &["concurrency", "queue", "shared"] };
+
+pub(super) const LOG: Schema = Schema { name: "[log]", keys: &["level", "format"], later: &[] };
+
+/// Every table, the most usual home of a key first.
+pub(super) const ALL: [&Schema; 13] =
+    [&SERVER, &STORE, &UPSTREAM, &RETRY, &KEY, &PAYLOAD, &LIMIT, &MATCH, &ROUTE, &CALLERS, &TOKEN, &LOG, &ROOT];

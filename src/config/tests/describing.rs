@@ -1,0 +1,79 @@
+//! What `oncegate check` says about a file that is accepted.
+
+use super::*;
+
+/// The line of a setting in the description, without its padding.
+fn line(config: &Config, key: &str) -> String {
+    let text = config.describe();
+    let found = text.lines().find(|line| line.trim_start().starts_with(key)).unwrap_or_default();
+    found.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn every_value_has_an_origin() {
+    let text = CONTRACT.replace("receipts = \"24h\"\ntombstones = \"30d\"\nmax_body", "max_body");
+    let environment: Environment =
+        [("BOT_TOKEN", "b0t"), ("PAYMENTS_TOKEN", "Bearer s3cret"), ("ONCEGATE__ROUTES__0__RETRY__DEADLINE", "60s")]
+            .into_iter()
+            .collect();
+    let config = Config::parse(&text, "gateway.toml", &environment).unwrap();
+    assert_eq!(line(&config, "receipts"), "receipts 24h store");
+    assert_eq!(line(&config, "retry.max_attempts"), "retry.max_attempts 2 policy careful");
+    assert_eq!(line(&config, "retry.base_interval"), "retry.base_interval 250ms route");
+    assert_eq!(line(&config, "retry.deadline"), "retry.deadline 60s environment ONCEGATE__ROUTES__0__RETRY__DEADLINE");
+    assert_eq!(line(&config, "key.from"), "key.from [session, step, payload] route");
+}
+
+#[test]
+fn origins_of_the_weaker_layers() {
+    let text = LEAST.replace("[[routes]]", "repeat = \"with-key\"\n[[routes]]");
+    let config = config(&format!("{text}[defaults]\nin_flight = \"reject\"\n"));
+    assert_eq!(line(&config, "repeat"), "repeat with-key upstream main");
+    assert_eq!(line(&config, "in_flight "), "in_flight reject defaults");
+    assert_eq!(line(&config, "effect"), "effect by method built-in");
+    assert_eq!(line(&config, "limit"), "");
+}
+
+#[test]
+fn no_secret_is_described() {
+    let text = format!("{CONTRACT}\n").replace("file:data/oncegate.db", "redis://me:p4ss@127.0.0.1:6379");
+    let config = config(&text);
+    let said = format!("{}\n{config:?}", config.describe());
+    for secret in ["s3cret", "b0t", "the-next-one", "p4ss"] {
+        assert!(!said.contains(secret), "{secret} in {said}");
+    }
+    assert!(config.describe().contains("redis://***@127.0.0.1:6379"));
+}
+
+#[test]
+fn weak_promises_are_warned_about() {
+    let warned = |more: &str| config(&format!("{LEAST}{more}")).warnings().join("\n");
+    assert!(warned("").contains("route all: writes go to upstream main, which does not state `repeat`"));
+    assert_eq!(warned("effect = \"read\""), "");
+    assert_eq!(warned("repeat = \"unsafe\""), "", "who states it knows it");
+    assert!(warned("[store]\nurl = \"memory:\"").contains("within the life of this process only"));
+    assert!(warned("max_body = \"1GiB\"").contains("more than server.buffers"));
+    assert!(warned("repeat = \"with-key\"\nkey.upstream_header = \"off\"").contains("sends it none of our keys"));
+    assert!(warned("[server]\nlisten = \"[::]:80\"\n[callers]\nscope = \"none\"").contains("shares the same keys"));
+}
+
+#[test]
+fn a_shared_credential_is_warned_about() {
+    let text = LEAST.replace("http://127.0.0.1:9000\"", "http://pay.internal\"\nheaders = { Authorization = \"x\" }");
+    let warnings = config(&format!("{text}key.forward = \"verbatim\"\n[callers]\nscope = \"credential\"")).warnings();
+    let warnings = warnings.join("\n");
+    assert!(warnings.contains("equal keys of two callers meet at upstream main"), "{warnings}");
+    assert!(warnings.contains("a credential goes to upstream main in the clear"), "{warnings}");
+    assert!(!config(&text.replace("http://pay", "https://pay")).warnings().join("").contains("in the clear"));
+}
+
+#[test]
+fn routes_are_listed_in_the_order_of_trying() {
+    let text = format!(
+        "{LEAST}[[routes]]\nname = \"first\"\nupstream = \"main\"\nmatch = {{ path = \"/a\" }}\neffect = \"read\""
+    );
+    let description = config(&text).describe();
+    let (first, second) = (description.find("route first: any method /a"), description.find("route all: any method /"));
+    assert!(first.is_some() && first < second, "{description}");
+    assert_eq!(line(&config(&text), "effect"), "effect read route");
+}

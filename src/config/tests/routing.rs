@@ -1,0 +1,200 @@
+//! Which route a call takes, which target the upstream gets, and what names an operation.
+
+use http::{HeaderMap, HeaderValue, Method};
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::{Effect, upstream_target};
+use crate::operation::admission::Repeat;
+
+fn table(matches: &[&str]) -> Config {
+    let mut text = LEAST.split("[[routes]]").next().unwrap().to_owned();
+    for (index, conditions) in matches.iter().enumerate() {
+        text += &format!("[[routes]]\nname = \"r{index}\"\nupstream = \"main\"\nmatch = {{ {conditions} }}\n");
+    }
+    config(&text)
+}
+
+fn found<'c>(config: &'c Config, method: Method, host: &str, path: &str, headers: &HeaderMap) -> Option<&'c str> {
+    config.routes.find(&method, host, path, headers).map(|route| route.name.as_str())
+}
+
+fn by_path<'c>(config: &'c Config, path: &str) -> Option<&'c str> {
+    found(config, Method::POST, "h", path, &HeaderMap::new())
+}
+
+#[test]
+fn the_longest_prefix_of_whole_segments_wins() {
+    let config = table(&["path = \"/a\"", "path = \"/a/b\"", "path = \"/ab\""]);
+    assert_eq!(by_path(&config, "/a"), Some("r0"));
+    assert_eq!(by_path(&config, "/a/"), Some("r0"));
+    assert_eq!(by_path(&config, "/a/bc"), Some("r0"));
+    assert_eq!(by_path(&config, "/a/b/c"), Some("r1"));
+    assert_eq!(by_path(&config, "/abc"), None);
+    assert_eq!(by_path(&config, "/%61"), None, "the path is raw");
+    assert_eq!(by_path(&config, "/"), None);
+}
+
+#[test]
+fn the_root_matches_everything() {
+    let config = table(&["path = \"/\""]);
+    for path in ["/", "/a", "//a", "/a/b/"] {
+        assert_eq!(by_path(&config, path), Some("r0"), "{path}");
+    }
+}
+
+#[test]
+fn of_equal_paths_the_one_that_asks_for_more_comes_first() {
+    let config = table(&[
+        "path = \"/\"",
+        "path = \"/\", methods = [\"POST\"]",
+        "path = \"/\", host = \"tools.internal\"",
+        "path = \"/\", headers = { X-Team = \"a\" }",
+    ]);
+    let team = HeaderMap::from_iter([(http::HeaderName::from_static("x-team"), HeaderValue::from_static("a"))]);
+    let none = HeaderMap::new();
+    assert_eq!(found(&config, Method::GET, "other", "/", &none), Some("r0"));
+    assert_eq!(found(&config, Method::POST, "other", "/", &none), Some("r1"));
+    assert_eq!(found(&config, Method::POST, "TOOLS.internal:8080", "/", &none), Some("r2"));
+    assert_eq!(found(&config, Method::GET, "other", "/", &team), Some("r3"));
+}
+
+#[test]
+fn a_longer_path_gives_way_where_its_other_conditions_fail() {
+    let config = table(&["path = \"/\"", "path = \"/a\", methods = [\"POST\"]"]);
+    assert_eq!(found(&config, Method::GET, "h", "/a", &HeaderMap::new()), Some("r0"));
+    assert_eq!(found(&config, Method::POST, "h", "/a", &HeaderMap::new()), Some("r1"));
+}
+
+#[test]
+fn an_ipv6_host_keeps_its_colons() {
+    let config = table(&["path = \"/\", host = \"[::1]\""]);
+    for host in ["[::1]", "[::1]:8080"] {
+        assert_eq!(found(&config, Method::GET, host, "/", &HeaderMap::new()), Some("r0"), "{host}");
+    }
+}
+
+#[test]
+fn methods_that_share_nothing_may_share_a_path() {
+    let config = table(&["path = \"/\", methods = [\"POST\"]", "path = \"/\", methods = [\"PUT\"]"]);
+    assert_eq!(found(&config, Method::PUT, "h", "/", &HeaderMap::new()), Some("r1"));
+}
+
+#[test]
+fn a_method_decides_where_nothing_is_stated() {
+    let route = route("");
+    for (method, repeat, effect) in [
+        ("GET", Repeat::Harmless, Effect::Read),
+        ("HEAD", Repeat::Harmless, Effect::Read),
+        ("OPTIONS", Repeat::Harmless, Effect::Read),
+        ("QUERY", Repeat::Harmless, Effect::Read),
+        ("PUT", Repeat::Harmless, Effect::Write),
+        ("DELETE", Repeat::Harmless, Effect::Write),
+        ("POST", Repeat::Unsafe, Effect::Write),
+        ("PATCH", Repeat::Unsafe, Effect::Write),
+        ("CHARGE", Repeat::Unsafe, Effect::Write),
+    ] {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        assert_eq!((route.repeat_for(&method), route.effect_for(&method)), (repeat, effect), "{method}");
+    }
+}
+
+fn target(url: &str, lines: &str, target: &str) -> String {
+    let text = LEAST.replace("http://127.0.0.1:9000", url).replace("match = { path = \"/\" }", lines);
+    upstream_target(&config(&text).routes.0[0], target)
+}
+
+#[test]
+fn a_target_goes_on_byte_for_byte() {
+    let root = "match.path = \"/\"";
+    assert_eq!(target("http://h", root, "/a//b/%7e?x=%20&y"), "/a//b/%7e?x=%20&y");
+    assert_eq!(target("http://h/v1/", root, "/a?"), "/v1/a?");
+    assert_eq!(target("http://h", root, "*"), "*");
+    assert_eq!(target("http://h/v1", root, "//b?c=/d"), "/v1//b?c=/d");
+}
+
+#[test]
+fn the_matched_prefix_is_replaced() {
+    let stripped = "match.path = \"/pay\"\nupstream_path = \"/\"";
+    let renamed = "match.path = \"/pay\"\nupstream_path = \"/charges\"";
+    assert_eq!(target("http://h", stripped, "/pay"), "/");
+    assert_eq!(target("http://h", stripped, "/pay?a=/pay"), "/?a=/pay");
+    assert_eq!(target("http://h/v1", stripped, "/pay/a//b"), "/v1/a//b");
+    assert_eq!(target("http://h", renamed, "/pay/a"), "/charges/a");
+    assert_eq!(target("http://h", renamed, "/pay"), "/charges");
+    assert_eq!(target("http://h", renamed, "/pay//a"), "/charges//a");
+}
+
+#[test]
+fn a_cut_prefix_never_leaves_another_host() {
+    let stripped = "match.path = \"/pay\"\nupstream_path = \"/\"";
+    assert_eq!(target("http://h", stripped, "/pay//evil.example/x"), "/evil.example/x");
+    assert_eq!(target("http://h", stripped, "/pay///evil.example/x"), "/evil.example/x");
+}
+
+proptest! {
+    #[test]
+    fn a_rewritten_target_is_absolute_and_keeps_its_query(rest in "(/[a-z/]{0,8})?", query in "(\\?[ -~&&[^?#]]{0,8})?") {
+        let sent = target("http://h", "match.path = \"/pay\"\nupstream_path = \"/\"", &format!("/pay{rest}{query}"));
+        prop_assert!(sent.starts_with('/') && !sent.starts_with("//"), "{}", sent);
+        prop_assert!(sent.ends_with(&query), "{}", sent);
+    }
+}
+
+#[test]
+fn identity_is_what_names_an_operation_and_nothing_else() {
+    let plain = route("").rules;
+    for same in [
+        "retry.max_attempts = 1",
+        "max_body = \"1B\"",
+        "key.mode = \"required\"",
+        "key.upstream_header = \"off\"",
+        "in_flight = \"reject\"",
+    ] {
+        assert_eq!(route(same).rules, plain, "{same}");
+    }
+    for other in [
+        "key.client_key = \"ignore\"",
+        "key.from = [\"session\"]",
+        "key.header = \"X-Key\"",
+        "key.session_header = \"X-Run\"",
+        "key.step_header = \"X-Turn\"",
+        "key.headers = [\"Stripe-Account\"]",
+        "key.format = \"uuid\"",
+        "key.on_changed_payload = \"reject\"",
+        "repeat = \"unsafe\"",
+        "payload.compare = \"bytes\"",
+        "payload.ignore = [\"/reason\"]",
+        "[callers]\nscope = \"credential\"",
+    ] {
+        assert_ne!(route(other).rules, plain, "{other}");
+    }
+    assert_ne!(config(&LEAST.replace("\"all\"", "\"every\"")).routes.0[0].rules, plain);
+    assert_eq!(
+        route("key.headers = [\"A\", \"B\"]").rules,
+        route("key.headers = [\"b\", \"a\"]").rules,
+        "a set has no order and header names no case"
+    );
+}
+
+#[test]
+fn the_digest_of_the_rules_is_stable() {
+    let hex: String = route("").rules.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, "00995309216a44e8", "live keys of every running gateway were made under it");
+}
+
+#[test]
+fn changes_of_identity_are_listed() {
+    let old = config(&format!("{LEAST}key.headers = [\"A\"]"));
+    let new = config(&format!("{LEAST}key.headers = [\"B\"]\nretry.max_attempts = 1\n[store]\nnamespace = \"n\""));
+    assert_eq!(
+        Config::changes_of_identity(&old, &new),
+        ["route all: key.headers was [\"a\"], is [\"b\"]", "store.namespace was oncegate, is n"]
+    );
+    let renamed = config(&LEAST.replace("\"all\"", "\"every\""));
+    assert_eq!(
+        Config::changes_of_identity(&old, &renamed),
+        ["route all: gone; under another name its calls get new keys"]
+    );
+    assert!(Config::changes_of_identity(&old, &old).is_empty());
+}

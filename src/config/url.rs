@@ -1,0 +1,157 @@
+//! URLs of upstreams and stores.
+
+use std::path::PathBuf;
+
+use http::Uri;
+use http::uri::Authority;
+
+use super::grammar;
+use super::units::Accepts;
+use super::{Secret, StoreUrl};
+
+/// Where an upstream is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) tls: bool,
+    /// Without brackets.
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// As it stands in the URL.
+    pub(super) authority: String,
+    /// Without a slash at its end.
+    pub(super) base_path: String,
+}
+
+impl Address {
+    /// Stands in for an address that was refused; a configuration with errors is never used.
+    pub(super) fn nowhere() -> Self {
+        Self { tls: false, host: String::new(), port: 0, authority: String::new(), base_path: String::new() }
+    }
+}
+
+/// `http://` or `https://`, a host, perhaps a port and a path.
+pub(super) fn upstream(text: &str) -> Result<Address, Accepts> {
+    let accepts = || Accepts::from("a URL such as \"http://127.0.0.1:9000\" or \"https://payments.internal/v1\"");
+    let uri: Uri = text.parse().map_err(|_| accepts())?;
+    let (tls, default_port) = match uri.scheme_str() {
+        Some("http") => (false, 80),
+        Some("https") => (true, 443),
+        Some(_) | None => return Err(accepts()),
+    };
+    if text.contains(['?', '#']) {
+        return Err("a URL without query and fragment: what the caller sends is appended to it".into());
+    }
+    let authority = uri.authority().ok_or_else(accepts)?;
+    if authority.as_str().contains('@') {
+        return Err("a URL without user and password; a credential belongs in `headers`".into());
+    }
+    Ok(Address {
+        tls,
+        host: host_of(authority).ok_or_else(accepts)?.to_owned(),
+        port: port_of(authority).ok_or_else(accepts)?.unwrap_or(default_port),
+        authority: authority.as_str().to_owned(),
+        base_path: grammar::base_path(uri.path())?,
+    })
+}
+
+/// `memory:`, `file:PATH` or `redis://`.
+pub(super) fn store(text: &str) -> Result<StoreUrl, Accepts> {
+    let accepts = || Accepts::from("\"memory:\", \"file:PATH\" or \"redis://HOST:PORT\"");
+    match text.split_once(':').ok_or_else(accepts)? {
+        ("memory", "") => Ok(StoreUrl::Memory),
+        ("file", path) if !path.is_empty() && !path.ends_with('/') && !path.contains('\0') => {
+            Ok(StoreUrl::File(PathBuf::from(path)))
+        }
+        ("redis", _) => redis(text),
+        ("rediss" | "redis+sentinel" | "redis+cluster", _) => {
+            Err("\"memory:\", \"file:PATH\" or \"redis://HOST:PORT\"; its other forms are not in this version".into())
+        }
+        (_, _) => Err(accepts()),
+    }
+}
+
+fn redis(text: &str) -> Result<StoreUrl, Accepts> {
+    let accepts = || Accepts::from("redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]");
+    let uri: Uri = text.parse().map_err(|_| accepts())?;
+    let authority = uri.authority().ok_or_else(accepts)?;
+    host_of(authority).ok_or_else(accepts)?;
+    port_of(authority).ok_or_else(accepts)?;
+    let database = uri.path().strip_prefix('/').unwrap_or_default();
+    let is_database = database.is_empty() || database.parse::<u16>().is_ok();
+    if !is_database || text.contains(['?', '#']) {
+        return Err(accepts());
+    }
+    Ok(StoreUrl::Redis(Secret(text.to_owned())))
+}
+
+fn host_of(authority: &Authority) -> Option<&str> {
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    (!host.is_empty()).then_some(host)
+}
+
+/// `Some(None)` where the URL states no port, `None` where it states one that cannot be.
+fn port_of(authority: &Authority) -> Option<Option<u16>> {
+    let host_and_port = authority.as_str().rsplit('@').next()?;
+    match host_and_port.strip_prefix(authority.host())? {
+        "" => Some(None),
+        stated => {
+            let port: u16 = stated.strip_prefix(':')?.parse().ok()?;
+            (port > 0).then_some(Some(port))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upstream_is_scheme_host_port_and_path() {
+        let address = upstream("https://payments.internal/v1/").unwrap();
+        assert!(address.tls);
+        assert_eq!((address.host.as_str(), address.port), ("payments.internal", 443));
+        assert_eq!((address.authority.as_str(), address.base_path.as_str()), ("payments.internal", "/v1"));
+    }
+
+    #[test]
+    fn an_ipv6_host_loses_its_brackets_and_its_authority_keeps_them() {
+        let address = upstream("http://[::1]:9000").unwrap();
+        assert_eq!((address.host.as_str(), address.port, address.authority.as_str()), ("::1", 9000, "[::1]:9000"));
+        assert_eq!(address.base_path, "");
+    }
+
+    #[test]
+    fn urls_that_could_mean_two_things_are_refused() {
+        for wrong in [
+            "",
+            "127.0.0.1:9000",
+            "ftp://a",
+            "http://",
+            "http://a:0",
+            "http://a:99999",
+            "http://a:",
+            "http://user:pw@a",
+            "http://a/x?y=1",
+            "http://a/#x",
+            "http://a/../b",
+            "http://a/%2e%2E/b",
+            "http://a//b",
+        ] {
+            assert!(upstream(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn stores() {
+        assert_eq!(store("memory:"), Ok(StoreUrl::Memory));
+        assert_eq!(store("file:data/x.db"), Ok(StoreUrl::File(PathBuf::from("data/x.db"))));
+        for redis in ["redis://127.0.0.1:6379", "redis://:pw@host/3", "redis://me:pw@[::1]:1/"] {
+            assert_eq!(store(redis), Ok(StoreUrl::Redis(Secret(redis.to_owned()))));
+        }
+        for wrong in
+            ["", "memory", "file:", "redis://", "redis:x", "redis://h/x", "redis://h:x", "rediss://h", "pg://h"]
+        {
+            assert!(store(wrong).is_err(), "{wrong}");
+        }
+    }
+}
