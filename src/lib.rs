@@ -10,3 +10,4 @@ pub mod operation;
 pub mod retry;
 
 pub mod config;
+pub mod store;

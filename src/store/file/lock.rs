@@ -1,0 +1,57 @@
+//! Who may use the file: one process at a time.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Why the file is not ours.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    #[error("another process uses the store {}; one process at a time may", .0.display())]
+    Taken(PathBuf),
+    #[error("the store {} cannot be locked, and without a lock two processes could use it", path.display())]
+    Unlockable { path: PathBuf, source: io::Error },
+    #[error("the store {} cannot be opened", path.display())]
+    Unusable { path: PathBuf, source: io::Error },
+}
+
+/// Held while the file is in use. The system gives it back when the process dies, however it dies.
+#[derive(Debug)]
+pub(super) struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    /// The locked file, whatever links led to it.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Makes the file and its directory where they are missing, and takes the lock beside it.
+pub(super) fn take(path: &Path) -> Result<Lock, LockError> {
+    let path = make(path).map_err(|source| LockError::Unusable { path: path.to_owned(), source })?;
+    let mut name = path.clone().into_os_string();
+    name.push(".lock");
+    let file = private_file(Path::new(&name)).map_err(|source| LockError::Unlockable { path: path.clone(), source })?;
+    match file.try_lock() {
+        Ok(()) => Ok(Lock { path, _file: file }),
+        Err(TryLockError::WouldBlock) => Err(LockError::Taken(path)),
+        Err(TryLockError::Error(source)) => Err(LockError::Unlockable { path, source }),
+    }
+}
+
+fn make(path: &Path) -> io::Result<PathBuf> {
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+    }
+    private_file(path)?;
+    fs::canonicalize(path)
+}
+
+/// SQLite gives its other files the mode of the first one.
+fn private_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}

@@ -1,0 +1,181 @@
+//! One SQLite file beside the gateway.
+//!
+//! One thread writes: every step that waits while a commit runs goes into the next transaction, and no step is answered
+//! before the commit that holds it is on the disk. Reads have connections and threads of their own and see what was
+//! committed. A lock file keeps every second process out, so whoever opened the file knows that the leases in it are over.
+
+mod checkpoint;
+mod lock;
+mod queries;
+mod reader;
+mod row;
+mod schema;
+mod steps;
+mod writer;
+
+use std::path::Path;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rusqlite::ErrorCode;
+
+use crate::clock::{Clock, Timestamp};
+use crate::operation::transition::Change;
+use crate::operation::{Event, OperationId, StoredRequest};
+use crate::store::{Claimed, Found, Page, Store, StoreError, Written, position};
+use checkpoint::Checkpointer;
+pub use lock::LockError;
+use reader::Readers;
+use row::Row;
+pub use schema::SchemaError;
+use writer::Writer;
+
+/// A store in one file that one process uses at a time.
+///
+/// Its threads live in real time: a test with a paused clock sees its timeouts end at once.
+pub struct FileStore {
+    clock: Clock,
+    timeout: Duration,
+    writer: Writer,
+    readers: Readers,
+    // Dropped last: nobody else may open the file while a thread still uses it.
+    _lock: lock::Lock,
+}
+
+/// Why the file cannot be used as a store.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    #[error("the store cannot start its threads")]
+    Thread(#[source] std::io::Error),
+}
+
+impl FileStore {
+    /// Opens the file, or makes it, readable by its owner only. Leases of an earlier life end here.
+    ///
+    /// No call to the store takes longer than `timeout`.
+    ///
+    /// # Errors
+    /// Another process has the file, a newer version wrote it, or it is no store.
+    pub fn open(path: &Path, timeout: Duration, clock: Clock) -> Result<Self, OpenError> {
+        let lock = lock::take(path)?;
+        let connection = schema::open_to_write(lock.path(), timeout)?;
+        steps::end_leases(&connection, clock.now()).map_err(SchemaError::Damaged)?;
+        let readers = Readers::start(lock.path(), timeout)?;
+        let pages = Checkpointer::start(schema::open_durable(lock.path(), timeout)?).map_err(OpenError::Thread)?;
+        let writer = Writer::start(connection, pages, clock.clone()).map_err(OpenError::Thread)?;
+        Ok(Self { clock, timeout, writer, readers, _lock: lock })
+    }
+
+    async fn in_time<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        tokio::time::timeout(self.timeout, answer).await.unwrap_or(Err(StoreError::Timeout))
+    }
+}
+
+#[async_trait]
+impl Store for FileStore {
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    async fn claim(&self, change: &Change, past: Option<OperationId>) -> Result<Claimed, StoreError> {
+        let row = Row::of(change)?;
+        self.in_time(self.writer.step(move |connection, now| steps::claim(connection, &row, past, now))).await
+    }
+
+    async fn write(&self, change: &Change) -> Result<Written, StoreError> {
+        let row = Row::of(change)?;
+        self.in_time(self.writer.step(move |connection, now| steps::write(connection, &row, now))).await
+    }
+
+    async fn read(&self, id: OperationId) -> Result<Option<Found>, StoreError> {
+        let now = self.now();
+        self.in_time(self.readers.ask(move |connection| queries::found(connection, id, now))).await
+    }
+
+    async fn request(&self, id: OperationId) -> Result<Option<StoredRequest>, StoreError> {
+        let now = self.now();
+        self.in_time(self.readers.ask(move |connection| queries::request(connection, id, now))).await
+    }
+
+    async fn events(&self, id: OperationId) -> Result<Vec<Event>, StoreError> {
+        let now = self.now();
+        self.in_time(self.readers.ask(move |connection| queries::events(connection, id, now))).await
+    }
+
+    async fn due(&self, limit: usize) -> Result<Vec<OperationId>, StoreError> {
+        let now = self.now();
+        self.in_time(self.readers.ask(move |connection| queries::due(connection, limit, now))).await
+    }
+
+    async fn list(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
+        let (before, now) = (position(cursor)?, self.now());
+        self.in_time(self.readers.ask(move |connection| queries::list(connection, before, limit, now))).await
+    }
+
+    async fn purge(&self, limit: usize) -> Result<usize, StoreError> {
+        self.in_time(self.writer.step(move |connection, now| steps::purge(connection, limit, now))).await
+    }
+
+    async fn remember(&self, name: &str, value: &str, until: Option<Timestamp>) -> Result<Option<String>, StoreError> {
+        let (name, value) = (name.to_owned(), value.to_owned());
+        let step = move |connection: &_, now| steps::remember(connection, (&name, &value), until, now);
+        self.in_time(self.writer.step(step)).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.in_time(self.writer.step(steps::ping)).await
+    }
+}
+
+/// Why a step or a query has no answer.
+#[derive(Debug)]
+enum Failure {
+    /// It is this step's own; the others of its transaction go on.
+    Step(StoreError),
+    /// The database said no; the whole transaction goes back.
+    Database(rusqlite::Error),
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::Step(error)
+    }
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+/// Whether nobody knows what the disk holds after `error`. The others say that nothing was written, and may pass.
+fn leaves_doubt(error: &rusqlite::Error) -> bool {
+    !matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DiskFull | ErrorCode::ReadOnly | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
+}
+
+/// Only a panic ends a thread of a store that is in use.
+#[derive(Debug, thiserror::Error)]
+#[error("a thread of the store has ended")]
+struct ThreadEnded;
+
+impl From<ThreadEnded> for StoreError {
+    fn from(ended: ThreadEnded) -> Self {
+        Self::Connection(Box::new(ended))
+    }
+}
+
+/// SQLite's integers are signed; the end of time is far enough away for both.
+fn integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn at(time: Timestamp) -> i64 {
+    integer(time.0)
+}

@@ -1,0 +1,91 @@
+//! A change as the tables take it: encoded by its caller, so that the thread which writes only writes.
+
+use crate::clock::Timestamp;
+use crate::operation::transition::{Change, RequestChange};
+use crate::operation::{Fence, OperationId, WriteId};
+use crate::store::{StoreError, record};
+
+/// One write, ready for SQL.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) id: OperationId,
+    pub(super) write: WriteId,
+    pub(super) record: Vec<u8>,
+    pub(super) due: Option<Timestamp>,
+    pub(super) expires: Option<Timestamp>,
+    pub(super) alike: Option<[u8; 32]>,
+    pub(super) alike_until: Option<Timestamp>,
+    pub(super) event: Option<EventRow>,
+    pub(super) receipt: Option<ReceiptRow>,
+    pub(super) request: RequestRow,
+    /// Whom it looks for among those that it might be, however it is written.
+    pub(super) asks_alike: Option<[u8; 32]>,
+    expected: Option<[u8; 32]>,
+}
+
+#[derive(Debug)]
+pub(super) struct EventRow {
+    pub(super) revision: u64,
+    pub(super) event: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(super) struct ReceiptRow {
+    pub(super) until: Timestamp,
+    pub(super) receipt: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(super) enum RequestRow {
+    Keep,
+    Put(Vec<u8>),
+    Drop,
+}
+
+impl Row {
+    pub(super) fn of(change: &Change) -> Result<Self, StoreError> {
+        let operation = &change.operation;
+        let blocks = operation.blocks_alike();
+        Ok(Self {
+            id: operation.id,
+            write: operation.fence.write,
+            record: record::encode(operation)?,
+            due: operation.due(),
+            expires: operation.expires_at,
+            alike: blocks.map(|(alike, _)| alike.digest),
+            alike_until: blocks.and_then(|(_, until)| until),
+            event: event(change)?,
+            receipt: receipt(change)?,
+            request: request(&change.request)?,
+            asks_alike: operation.identity.alike.map(|alike| alike.digest),
+            expected: change.expected.as_ref().map(record::expected),
+        })
+    }
+
+    /// Whether `held` is what this write was made for.
+    pub(super) fn expects(&self, held: &Fence) -> bool {
+        self.expected == Some(record::expected(held))
+    }
+}
+
+fn event(change: &Change) -> Result<Option<EventRow>, StoreError> {
+    let Some(event) = &change.event else { return Ok(None) };
+    Ok(Some(EventRow { revision: event.revision, event: record::encode_part(event)? }))
+}
+
+fn receipt(change: &Change) -> Result<Option<ReceiptRow>, StoreError> {
+    match (&change.receipt, change.operation.state.settled()) {
+        (Some(receipt), Some(settled)) => {
+            Ok(Some(ReceiptRow { until: settled.receipt_until, receipt: record::encode_part(receipt)? }))
+        }
+        (None, _) | (_, None) => Ok(None),
+    }
+}
+
+fn request(change: &RequestChange) -> Result<RequestRow, StoreError> {
+    Ok(match change {
+        RequestChange::Keep => RequestRow::Keep,
+        RequestChange::Put(request) => RequestRow::Put(record::encode_part(request)?),
+        RequestChange::Drop => RequestRow::Drop,
+    })
+}

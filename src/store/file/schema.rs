@@ -1,0 +1,111 @@
+//! The tables, and how a connection to them is opened.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
+
+const VERSION: i64 = 1;
+
+/// `serial` counts operations as they are created, so that new rows go to the end of each table and not to random places.
+const TABLES: &str = "
+    CREATE TABLE operations (
+        serial INTEGER PRIMARY KEY,
+        id BLOB NOT NULL UNIQUE,
+        record BLOB NOT NULL,
+        due INTEGER,
+        expires INTEGER,
+        alike BLOB,
+        alike_until INTEGER
+    ) STRICT;
+    CREATE INDEX operations_due ON operations (due) WHERE due IS NOT NULL;
+    CREATE INDEX operations_expires ON operations (expires) WHERE expires IS NOT NULL;
+    CREATE INDEX operations_alike ON operations (alike) WHERE alike IS NOT NULL;
+    CREATE TABLE receipts (
+        serial INTEGER PRIMARY KEY REFERENCES operations ON DELETE CASCADE,
+        until INTEGER NOT NULL,
+        receipt BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX receipts_until ON receipts (until);
+    CREATE TABLE requests (
+        serial INTEGER PRIMARY KEY REFERENCES operations ON DELETE CASCADE,
+        request BLOB NOT NULL
+    ) STRICT;
+    CREATE TABLE events (
+        serial INTEGER NOT NULL REFERENCES operations ON DELETE CASCADE,
+        revision INTEGER NOT NULL,
+        event BLOB NOT NULL,
+        PRIMARY KEY (serial, revision)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL, until INTEGER) STRICT, WITHOUT ROWID;
+    CREATE INDEX notes_until ON notes (until) WHERE until IS NOT NULL;
+";
+
+/// Why the file's content cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SchemaError {
+    #[error("the file is not a store, or it is damaged")]
+    Damaged(#[source] rusqlite::Error),
+    #[error("a newer version wrote the store: it has format {0}, this one knows up to {VERSION}")]
+    TooNew(i64),
+    #[error("the file system cannot keep a write-ahead log: it has no shared memory")]
+    NoWriteAheadLog,
+}
+
+impl From<rusqlite::Error> for SchemaError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Damaged(error)
+    }
+}
+
+/// The one connection that writes; makes the tables where they are missing.
+pub(super) fn open_to_write(path: &Path, timeout: Duration) -> Result<Connection, SchemaError> {
+    let mut connection = open_durable(path, timeout)?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    make_tables(&mut connection)?;
+    Ok(connection)
+}
+
+/// A connection whose every commit and checkpoint reaches the disk. It makes no checkpoint by itself.
+pub(super) fn open_durable(path: &Path, timeout: Duration) -> Result<Connection, SchemaError> {
+    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE, timeout)?;
+    let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+    if mode != "wal" {
+        return Err(SchemaError::NoWriteAheadLog);
+    }
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    // Only some systems have it; there a plain fsync does not reach the disk.
+    connection.pragma_update(None, "fullfsync", true)?;
+    connection.pragma_update(None, "checkpoint_fullfsync", true)?;
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    Ok(connection)
+}
+
+/// A connection that cannot write.
+pub(super) fn open_to_read(path: &Path, timeout: Duration) -> Result<Connection, SchemaError> {
+    Ok(open(path, OpenFlags::SQLITE_OPEN_READ_ONLY, timeout)?)
+}
+
+/// An operator's shell may hold the file for a moment; within `timeout` that is waited for.
+fn open(path: &Path, flags: OpenFlags, timeout: Duration) -> rusqlite::Result<Connection> {
+    let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.busy_timeout(timeout)?;
+    connection.set_prepared_statement_cache_capacity(32);
+    // The planner would look at the values of every step and prepare its statement anew: a sixth of the writer's time.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(connection)
+}
+
+fn make_tables(connection: &mut Connection) -> Result<(), SchemaError> {
+    let transaction = connection.transaction()?;
+    match transaction.pragma_query_value(None, "user_version", |row| row.get(0))? {
+        0 => {
+            transaction.execute_batch(TABLES)?;
+            transaction.pragma_update(None, "user_version", VERSION)?;
+        }
+        VERSION => {}
+        newer => return Err(SchemaError::TooNew(newer)),
+    }
+    Ok(transaction.commit()?)
+}

@@ -1,0 +1,253 @@
+//! The thread that writes, and group commit.
+//!
+//! All steps that wait while one commit runs share the next: one fsync for all of them. A step is answered after the
+//! commit that holds it, never before. After an error that leaves the disk in doubt nothing is written any more: a second
+//! fsync would succeed and prove nothing.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::{mpsc, oneshot};
+
+use super::checkpoint::Checkpointer;
+use super::{Failure, ThreadEnded, leaves_doubt};
+use crate::clock::{Clock, Timestamp};
+use crate::store::StoreError;
+
+/// Steps of one transaction, and steps that may wait for it; the next caller waits with its own timeout.
+const BATCH: usize = 1024;
+
+pub(super) struct Writer {
+    steps: Option<mpsc::Sender<Box<dyn Step>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    pub(super) fn start(connection: Connection, pages: Checkpointer, clock: Clock) -> io::Result<Self> {
+        let (steps, waiting) = mpsc::channel(BATCH);
+        let committer = Committer { connection, pages, clock, waiting, doubt: None };
+        let thread = thread::Builder::new().name("store-write".into()).spawn(move || committer.run())?;
+        Ok(Self { steps: Some(steps), thread: Some(thread) })
+    }
+
+    /// Runs `work` in the next transaction and answers once that is on the disk. A caller that gave up before its turn
+    /// leaves nothing behind.
+    pub(super) async fn step<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection, Timestamp) -> Result<T, Failure> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let step = Box::new(Waiting { work: Some(work), outcome: None, reply });
+        let steps = self.steps.as_ref().ok_or(ThreadEnded)?;
+        steps.send(step).await.map_err(|_| ThreadEnded)?;
+        answer.await.map_err(|_| ThreadEnded)?
+    }
+}
+
+impl Drop for Writer {
+    /// The steps that wait are committed and the connection is closed when this returns.
+    fn drop(&mut self) {
+        self.steps = None;
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+struct Committer {
+    connection: Connection,
+    pages: Checkpointer,
+    clock: Clock,
+    waiting: mpsc::Receiver<Box<dyn Step>>,
+    /// Why nothing is written any more.
+    doubt: Option<Arc<rusqlite::Error>>,
+}
+
+impl Committer {
+    fn run(mut self) {
+        while let Some(first) = self.waiting.blocking_recv() {
+            let mut batch = self.gather(first);
+            let end = self.end(&mut batch);
+            for step in batch {
+                step.answer(end.as_ref().err());
+            }
+        }
+    }
+
+    fn gather(&mut self, first: Box<dyn Step>) -> Vec<Box<dyn Step>> {
+        let mut batch = vec![first];
+        while batch.len() < BATCH {
+            let Ok(step) = self.waiting.try_recv() else { break };
+            batch.push(step);
+        }
+        batch
+    }
+
+    fn end(&mut self, batch: &mut [Box<dyn Step>]) -> Result<(), BatchError> {
+        self.doubt = self.doubt.take().or_else(|| self.pages.doubt(&self.connection));
+        if let Some(cause) = &self.doubt {
+            return Err(BatchError::Stopped(Arc::clone(cause)));
+        }
+        self.commit(batch).map_err(|error| self.failed(error))?;
+        self.pages.wake();
+        Ok(())
+    }
+
+    fn commit(&mut self, batch: &mut [Box<dyn Step>]) -> rusqlite::Result<()> {
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        for step in batch {
+            step.run(&transaction, self.clock.now())?;
+        }
+        transaction.commit()
+    }
+
+    fn failed(&mut self, error: rusqlite::Error) -> BatchError {
+        let cause = Arc::new(error);
+        if !leaves_doubt(&cause) {
+            return BatchError::Refused(cause);
+        }
+        tracing::error!(error = %cause, "the store writes no more: an error left the disk in doubt");
+        self.doubt = Some(Arc::clone(&cause));
+        BatchError::InDoubt(cause)
+    }
+}
+
+/// How a transaction failed, for every step that was in it.
+#[derive(Clone, Debug)]
+enum BatchError {
+    /// It went back whole; the next one may succeed.
+    Refused(Arc<rusqlite::Error>),
+    /// It may or may not be on the disk.
+    InDoubt(Arc<rusqlite::Error>),
+    /// An earlier one was left in doubt; this one was not begun.
+    Stopped(Arc<rusqlite::Error>),
+}
+
+impl From<&BatchError> for StoreError {
+    fn from(error: &BatchError) -> Self {
+        match error {
+            BatchError::Refused(cause) => Self::Refused(cause.to_string()),
+            BatchError::InDoubt(cause) => Self::Connection(Box::new(Arc::clone(cause))),
+            BatchError::Stopped(cause) => Self::Refused(format!("it writes no more since an error: {cause}")),
+        }
+    }
+}
+
+/// A step of any result, as the committer sees it.
+trait Step: Send {
+    /// Fails only if the whole transaction has to go back.
+    fn run(&mut self, connection: &Connection, now: Timestamp) -> rusqlite::Result<()>;
+
+    /// Tells the caller, after the commit.
+    fn answer(self: Box<Self>, error: Option<&BatchError>);
+}
+
+struct Waiting<F, T> {
+    work: Option<F>,
+    outcome: Option<Result<T, StoreError>>,
+    reply: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<F, T> Step for Waiting<F, T>
+where
+    F: FnOnce(&Connection, Timestamp) -> Result<T, Failure> + Send,
+    T: Send,
+{
+    fn run(&mut self, connection: &Connection, now: Timestamp) -> rusqlite::Result<()> {
+        if self.reply.is_closed() {
+            return Ok(());
+        }
+        let Some(work) = self.work.take() else { return Ok(()) };
+        self.outcome = Some(match work(connection, now) {
+            Ok(outcome) => Ok(outcome),
+            Err(Failure::Step(error)) => Err(error),
+            Err(Failure::Database(error)) => return Err(error),
+        });
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, error: Option<&BatchError>) {
+        let outcome = match error {
+            Some(error) => Err(error.into()),
+            None => self.outcome.unwrap_or(Err(StoreError::Timeout)),
+        };
+        // Whoever asked may have given up meanwhile.
+        drop(self.reply.send(outcome));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rusqlite::ErrorCode;
+    use rusqlite::ffi::{self, SQLITE_FULL, SQLITE_IOERR_FSYNC};
+
+    use super::super::schema;
+    use super::*;
+
+    #[tokio::test]
+    async fn steps_of_a_refused_transaction_leave_nothing_and_the_next_one_is_taken() {
+        let (directory, writer) = writer();
+        let (release, held) = std::sync::mpsc::channel();
+        let hold = writer.step(move |_, _| held.recv().map_err(|_| StoreError::Timeout.into()));
+        let go_on = async { release.send(()).unwrap() };
+        let (_, one, full, ()) = tokio::join!(hold, note(&writer, "one"), fail(&writer, SQLITE_FULL), go_on);
+        assert!(matches!(one, Err(StoreError::Refused(_))), "it waited with the one that failed");
+        assert!(matches!(full, Err(StoreError::Refused(_))));
+        assert_eq!(notes(&directory), [""; 0]);
+        note(&writer, "two").await.unwrap();
+        assert_eq!(notes(&directory), ["two"]);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_written_after_an_fsync_that_failed() {
+        let (directory, writer) = writer();
+        note(&writer, "before").await.unwrap();
+        assert!(matches!(fail(&writer, SQLITE_IOERR_FSYNC).await, Err(StoreError::Connection(_))));
+        for _ in 0..2 {
+            assert!(matches!(note(&writer, "after").await, Err(StoreError::Refused(_))));
+        }
+        assert_eq!(notes(&directory), ["before"]);
+    }
+
+    #[tokio::test]
+    async fn a_step_that_failed_alone_does_not_spoil_the_others() {
+        let (directory, writer) = writer();
+        let alone = writer.step(|_, _| Err::<(), _>(Failure::Step(StoreError::RecordTooNew(2))));
+        let (alone, other) = tokio::join!(alone, note(&writer, "other"));
+        assert!(matches!(alone, Err(StoreError::RecordTooNew(2))));
+        other.unwrap();
+        assert_eq!(notes(&directory), ["other"]);
+    }
+
+    fn writer() -> (tempfile::TempDir, Writer) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store.db");
+        drop(Connection::open(&path).unwrap());
+        let second = Duration::from_secs(1);
+        let connection = schema::open_to_write(&path, second).unwrap();
+        let pages = Checkpointer::start(schema::open_durable(&path, second).unwrap()).unwrap();
+        (directory, Writer::start(connection, pages, Clock::system()).unwrap())
+    }
+
+    async fn note(writer: &Writer, name: &'static str) -> Result<(), StoreError> {
+        let insert = "INSERT INTO notes (name, value) VALUES (?1, '')";
+        writer.step(move |connection, _| Ok(connection.execute(insert, [name]).map(drop)?)).await
+    }
+
+    async fn fail(writer: &Writer, code: i32) -> Result<(), StoreError> {
+        let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+        assert_ne!(error.sqlite_error_code(), Some(ErrorCode::Unknown));
+        writer.step(move |_, _| Err(Failure::Database(error))).await
+    }
+
+    fn notes(directory: &tempfile::TempDir) -> Vec<String> {
+        let file = Connection::open(directory.path().join("store.db")).unwrap();
+        let mut select = file.prepare("SELECT name FROM notes ORDER BY name").unwrap();
+        select.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
+    }
+}

@@ -1,0 +1,120 @@
+//! Where operations are kept: one contract, three stores.
+//!
+//! A store compares and writes; it decides nothing about states. Every step is atomic and safe to send twice, because a
+//! write carries an identifier that the record remembers.
+
+pub mod file;
+pub mod memory;
+pub mod record;
+pub mod redis;
+
+use async_trait::async_trait;
+
+use crate::clock::Timestamp;
+use crate::operation::transition::Change;
+use crate::operation::{Event, Operation, OperationId, Receipt, StoredRequest};
+
+/// A record as it was found, with its receipt while that is kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    pub operation: Operation,
+    pub receipt: Option<Receipt>,
+}
+
+/// How a claim ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Claimed {
+    /// The record is ours, now or since an earlier try of the same claim.
+    Won,
+    /// The key has a record.
+    Exists(Box<Found>),
+    /// The key is new, but an identical unnamed call stands in the way. Nothing was written.
+    Alike(Box<Found>),
+}
+
+/// How a write ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Written {
+    /// It is durable, now or since an earlier try of the same write.
+    Applied,
+    /// The record is not what the writer thought; this is what it is.
+    Refused(Box<Found>),
+    /// There is no such record.
+    Gone,
+}
+
+/// One page of a listing, newest first. Lists may lag; nothing is decided on them.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    pub operations: Vec<Operation>,
+    /// Give it back to get the next page.
+    pub next: Option<String>,
+}
+
+/// Why a store did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("the store did not answer within its timeout")]
+    Timeout,
+    /// Nothing was begun.
+    #[error("the store cannot be reached")]
+    Away(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// It may or may not have been done.
+    #[error("the connection to the store broke")]
+    Connection(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The store said no; nothing was written.
+    #[error("the store refused: {0}")]
+    Refused(String),
+    /// The cursor is not one that a list of this store gave.
+    #[error("the cursor is not one that a list gave")]
+    NoSuchPlace,
+    #[error("the record has format {0}, which a newer version wrote")]
+    RecordTooNew(u8),
+    /// Nothing was written.
+    #[error("the record has no stored form")]
+    Unencodable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the record cannot be read")]
+    Corrupt(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// The contract of a store. All of it holds for every implementation; `tests/it/store_contract.rs` is run over each.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// The store's clock: every timestamp in a record is by it.
+    fn now(&self) -> Timestamp;
+
+    /// Creates the record of `change` if its key has none. With `alike`, also looks for an identical unnamed call that
+    /// stands in the way; `past` names one that the caller has already looked at.
+    async fn claim(&self, change: &Change, past: Option<OperationId>) -> Result<Claimed, StoreError>;
+
+    /// Replaces a record that is still what `change.expected` says: owner, token and revision.
+    async fn write(&self, change: &Change) -> Result<Written, StoreError>;
+
+    async fn read(&self, id: OperationId) -> Result<Option<Found>, StoreError>;
+
+    async fn request(&self, id: OperationId) -> Result<Option<StoredRequest>, StoreError>;
+
+    /// The history of an operation, oldest first.
+    async fn events(&self, id: OperationId) -> Result<Vec<Event>, StoreError>;
+
+    /// Operations whose lease ended before now, up to `limit`.
+    async fn due(&self, limit: usize) -> Result<Vec<OperationId>, StoreError>;
+
+    /// Operations by creation, newest first, from `cursor` on.
+    async fn list(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError>;
+
+    /// Removes up to `limit` records and receipts whose time is over; says how many went.
+    async fn purge(&self, limit: usize) -> Result<usize, StoreError>;
+
+    /// Keeps a small named value, `until` then or for ever, and gives back what was there before.
+    async fn remember(&self, name: &str, value: &str, until: Option<Timestamp>) -> Result<Option<String>, StoreError>;
+
+    /// Asks the store whether it would take a write now.
+    async fn ping(&self) -> Result<(), StoreError>;
+}
+
+/// The place in a list that counts its records in the order of their creation; without a cursor, before the newest.
+fn position(cursor: Option<&str>) -> Result<u64, StoreError> {
+    let parsed = cursor.map_or(Ok(i64::MAX as u64), str::parse);
+    parsed.map_err(|_| StoreError::NoSuchPlace)
+}

@@ -1,0 +1,38 @@
+-- Creates a record if its key has none.
+-- KEYS: record, receipt, request, events, schedule, creation index; for an unnamed call also its look-alikes.
+-- ARGV: write id, record, id, created at, due ('' never), event ('' none), request ('' none);
+--       for an unnamed call also now, its own end as a look-alike ('' none), the id that may be passed by ('' none).
+-- Replies the write id alone if the record is this claim's; else the write id, what stands there, and what is known.
+local write, record, id, created, due, event, request = unpack(ARGV, 1, 7)
+local alike, now, till, past = KEYS[7], ARGV[8], ARGV[9], ARGV[10]
+
+if alike and redis.call('EXISTS', KEYS[1]) == 0 then
+  for _, other in ipairs(redis.call('ZRANGEBYSCORE', alike, '(' .. now, '+inf', 'LIMIT', 0, 2)) do
+    if other ~= past then
+      return {write, 'alike', other}
+    end
+  end
+end
+
+local stored = redis.call('SET', KEYS[1], record, 'NX', 'GET')
+if stored then
+  if string.sub(stored, 34, 49) == write then
+    return write
+  end
+  return {write, 'record', stored, redis.call('GET', KEYS[2])}
+end
+
+if request ~= '' then
+  redis.call('SET', KEYS[3], request)
+end
+if event ~= '' then
+  redis.call('RPUSH', KEYS[4], event)
+end
+if due ~= '' then
+  redis.call('ZADD', KEYS[5], due, id)
+end
+redis.call('ZADD', KEYS[6], created, id)
+if alike and till ~= '' then
+  block(alike, id, till)
+end
+return write

@@ -1,0 +1,178 @@
+//! What may go wrong between a request and its answer, and what helps.
+//!
+//! The bit that must survive every turn: whether the server said no, or whether nobody knows.
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use crate::store::StoreError;
+
+/// Why one send of a request did not lead to its answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// The server said no, and will go on saying so.
+    #[error("the server refused")]
+    Refused(#[source] RedisError),
+    /// The server said "not now".
+    #[error("the server is not ready")]
+    NotNow(#[source] RedisError),
+    /// The server is not the one that takes writes, or cannot reach it.
+    #[error("the server is no master")]
+    Demoted(#[source] RedisError),
+    #[error("the server does not know the script")]
+    NoScript,
+    /// The connection ended; the server may have done it.
+    #[error("the connection broke")]
+    Broken(#[source] RedisError),
+    /// An answer, but not to this request: the connection is out of step.
+    #[error("the answer does not belong to the question")]
+    Garbage,
+    /// It is the answer, and it cannot be read.
+    #[error(transparent)]
+    Unreadable(StoreError),
+}
+
+/// What to do about a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Remedy {
+    GiveUp,
+    /// Send it again after a short pause.
+    Pause,
+    /// Send it again over another connection.
+    Reconnect,
+    /// Send it again with the source of the script.
+    LoadScript,
+}
+
+impl Failure {
+    pub(super) fn remedy(&self) -> Remedy {
+        match self {
+            Self::Refused(_) | Self::Unreadable(_) => Remedy::GiveUp,
+            Self::NotNow(_) => Remedy::Pause,
+            Self::Demoted(_) | Self::Broken(_) | Self::Garbage => Remedy::Reconnect,
+            Self::NoScript => Remedy::LoadScript,
+        }
+    }
+
+    /// Whether the server may have done what it was asked.
+    fn leaves_doubt(&self) -> bool {
+        match self {
+            Self::Broken(_) | Self::Garbage => true,
+            Self::Refused(_) | Self::NotNow(_) | Self::Demoted(_) | Self::NoScript | Self::Unreadable(_) => false,
+        }
+    }
+}
+
+impl From<RedisError> for Failure {
+    fn from(error: RedisError) -> Self {
+        match error.kind() {
+            ErrorKind::Server(ServerErrorKind::NoScript) => Self::NoScript,
+            ErrorKind::Server(
+                ServerErrorKind::BusyLoading | ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown,
+            ) => Self::NotNow(error),
+            ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => Self::Demoted(error),
+            ErrorKind::Extension if error.code() == Some("BUSY") => Self::NotNow(error),
+            ErrorKind::Server(_) | ErrorKind::Extension => Self::Refused(error),
+            _ => Self::Broken(error),
+        }
+    }
+}
+
+/// What became of the sends of one step so far.
+#[derive(Debug, Default)]
+pub(super) struct Trail {
+    last: Option<Failure>,
+    /// One of the sends may have been done.
+    doubt: bool,
+}
+
+impl Trail {
+    pub(super) fn note(&mut self, failure: Failure) {
+        self.doubt |= failure.leaves_doubt();
+        self.last = Some(failure);
+    }
+
+    /// The error of a step that ended with its last failure; without one it ran out of time.
+    pub(super) fn end(self) -> StoreError {
+        let error = match self.last {
+            None | Some(Failure::NoScript) => StoreError::Timeout,
+            Some(Failure::Refused(error) | Failure::NotNow(error) | Failure::Demoted(error)) => {
+                StoreError::Refused(words_of(&error))
+            }
+            Some(failure @ (Failure::Broken(_) | Failure::Garbage)) => StoreError::Connection(failure.into()),
+            Some(Failure::Unreadable(error)) => error,
+        };
+        without_false_no(error, self.doubt)
+    }
+
+    /// The error of a step that found no connection for another send.
+    pub(super) fn end_with(self, error: StoreError) -> StoreError {
+        without_false_no(error, self.doubt)
+    }
+}
+
+/// A "no" to a second send says nothing about the first.
+fn without_false_no(error: StoreError, doubt: bool) -> StoreError {
+    match error {
+        StoreError::Refused(_) | StoreError::Away(_) if doubt => StoreError::Connection(error.into()),
+        StoreError::Timeout
+        | StoreError::Away(_)
+        | StoreError::NoSuchPlace
+        | StoreError::Connection(_)
+        | StoreError::Refused(_)
+        | StoreError::RecordTooNew(_)
+        | StoreError::Unencodable(_)
+        | StoreError::Corrupt(_) => error,
+    }
+}
+
+/// The server's own words, as they stand in its manual.
+pub(super) fn words_of(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        (Some(code), None) => code.to_owned(),
+        (None, _) => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(line: &str) -> Failure {
+        let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+        reply.extract_error().unwrap_err().into()
+    }
+
+    #[test]
+    fn only_what_may_pass_is_tried_again() {
+        for (line, remedy) in [
+            ("LOADING Redis is loading the dataset in memory", Remedy::Pause),
+            ("BUSY Redis is busy running a script", Remedy::Pause),
+            ("CLUSTERDOWN Hash slot not served", Remedy::Pause),
+            ("READONLY You can't write against a read only replica.", Remedy::Reconnect),
+            ("NOSCRIPT No matching script.", Remedy::LoadScript),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Remedy::GiveUp),
+            ("MISCONF Redis is configured to save RDB snapshots", Remedy::GiveUp),
+            ("NOREPLICAS Not enough good replicas to write.", Remedy::GiveUp),
+            ("NOAUTH Authentication required.", Remedy::GiveUp),
+            ("ERR anything else", Remedy::GiveUp),
+        ] {
+            assert_eq!(said(line).remedy(), remedy, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_speaks_in_the_words_of_the_server() {
+        let mut trail = Trail::default();
+        trail.note(said("OOM command not allowed"));
+        assert_eq!(trail.end().to_string(), "the store refused: OOM command not allowed");
+    }
+
+    #[test]
+    fn a_no_after_a_lost_answer_is_no_proof() {
+        let mut trail = Trail::default();
+        trail.note(Failure::Garbage);
+        trail.note(said("OOM command not allowed"));
+        assert!(matches!(trail.end(), StoreError::Connection(_)));
+    }
+}

@@ -1,0 +1,187 @@
+//! Whether a server may hold records at all. Asked on every new connection, before anything else is.
+
+use redis::aio::MultiplexedConnection;
+use redis::{ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value};
+use tokio::time::Instant;
+
+use crate::clock::Timestamp;
+use crate::store::redis::clock::ServerClock;
+
+/// `SET` with `NX` and `GET` together came with it.
+const OLDEST: u32 = 7;
+
+/// Why a Redis store cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("the URL of the Redis store is not understood")]
+    Url(#[source] RedisError),
+    #[error("the operating system has no randomness to give")]
+    Entropy(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("Redis cannot be reached")]
+    Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("Redis refused the credentials")]
+    Credentials(#[source] RedisError),
+    #[error("Redis refused a question that has to be answered first")]
+    Refused(#[source] RedisError),
+    #[error("Redis has version {0}; 7.0 or newer is needed")]
+    TooOld(String),
+    #[error("this Redis is a replica; the store has to be its master")]
+    Replica,
+    #[error("maxmemory-policy is {0}: Redis would drop records, and calls would run twice; it has to be noeviction")]
+    Evicts(String),
+}
+
+impl OpenError {
+    /// Whether another try may find it better without anybody doing something.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable(_) => true,
+            Self::Url(_)
+            | Self::Entropy(_)
+            | Self::Credentials(_)
+            | Self::Refused(_)
+            | Self::TooOld(_)
+            | Self::Replica
+            | Self::Evicts(_) => false,
+        }
+    }
+}
+
+/// A failure to set up a connection or to ask over it.
+impl From<RedisError> for OpenError {
+    fn from(error: RedisError) -> Self {
+        match error.kind() {
+            ErrorKind::AuthenticationFailed => Self::Credentials(error),
+            _ if error.code() == Some("NOAUTH") => Self::Credentials(error),
+            ErrorKind::Server(
+                ServerErrorKind::BusyLoading | ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown,
+            ) => Self::Unreachable(error.into()),
+            ErrorKind::Server(_) | ErrorKind::Extension => Self::Refused(error),
+            _ => Self::Unreachable(error.into()),
+        }
+    }
+}
+
+/// Asks all there is to ask in one round trip, and reads the clock on the way.
+///
+/// # Errors
+/// The server must not be used, or did not answer.
+pub(super) async fn examine(connection: &mut MultiplexedConnection, clock: &ServerClock) -> Result<(), OpenError> {
+    let asked = Instant::now();
+    let mut questions = redis::pipe();
+    questions.cmd("TIME").cmd("INFO").cmd("ROLE").cmd("CONFIG").arg("GET").arg("maxmemory-policy");
+    let answers = connection.send_packed_commands(&questions, 0, questions.len()).await?;
+    let [time, info, role, policy] = <[Value; 4]>::try_from(answers).map_err(|_| nonsense())?;
+    clock.read(time_of(time)?, asked);
+    judge(&Profile::of(info, role, policy))
+}
+
+/// Reads the clock again and sees that the server still is a master.
+///
+/// # Errors
+/// The connection is of no use any more.
+pub(super) async fn look_again(connection: &mut MultiplexedConnection, clock: &ServerClock) -> Result<(), OpenError> {
+    let asked = Instant::now();
+    let mut questions = redis::pipe();
+    questions.cmd("TIME").cmd("ROLE");
+    let answers = connection.send_packed_commands(&questions, 0, questions.len()).await?;
+    let [time, role] = <[Value; 2]>::try_from(answers).map_err(|_| nonsense())?;
+    clock.read(time_of(time)?, asked);
+    if role_of(role).is_some_and(|role| role != "master") { Err(OpenError::Replica) } else { Ok(()) }
+}
+
+/// What a server said of itself; what its access rules hide is `None`.
+#[derive(Debug, Default)]
+struct Profile {
+    version: Option<String>,
+    role: Option<String>,
+    policy: Option<String>,
+}
+
+impl Profile {
+    fn of(info: Value, role: Value, policy: Value) -> Self {
+        let info = String::from_redis_value(info).unwrap_or_default();
+        let field = |name: &str| {
+            let mut lines = info.lines().filter_map(|line| line.split_once(':'));
+            lines.find(|(key, _)| *key == name).map(|(_, value)| value.trim().to_owned())
+        };
+        Self {
+            version: field("redis_version"),
+            role: role_of(role).or_else(|| field("role")),
+            policy: policy_of(policy).or_else(|| field("maxmemory_policy")),
+        }
+    }
+}
+
+fn judge(profile: &Profile) -> Result<(), OpenError> {
+    if let Some(version) = &profile.version
+        && major(version).is_some_and(|major| major < OLDEST)
+    {
+        return Err(OpenError::TooOld(version.clone()));
+    }
+    if profile.role.as_deref().is_some_and(|role| role != "master") {
+        return Err(OpenError::Replica);
+    }
+    match profile.policy.as_deref() {
+        Some("noeviction") => Ok(()),
+        Some(policy) => Err(OpenError::Evicts(policy.to_owned())),
+        None => {
+            tracing::warn!("Redis does not tell its maxmemory-policy; unless it is noeviction, calls may run twice");
+            Ok(())
+        }
+    }
+}
+
+fn major(version: &str) -> Option<u32> {
+    version.split('.').next()?.parse().ok()
+}
+
+/// `ROLE` calls a replica by an older word.
+fn role_of(answer: Value) -> Option<String> {
+    match answer {
+        Value::Array(parts) => parts.into_iter().next().and_then(|role| String::from_redis_value(role).ok()),
+        _ => None,
+    }
+}
+
+fn policy_of(answer: Value) -> Option<String> {
+    let [_, policy] = <[String; 2]>::try_from(Vec::from_redis_value(answer).ok()?).ok()?;
+    Some(policy)
+}
+
+fn time_of(answer: Value) -> Result<Timestamp, OpenError> {
+    let (seconds, micros) = <(u64, u64)>::from_redis_value(answer.extract_error()?).map_err(RedisError::from)?;
+    Ok(Timestamp(seconds.saturating_mul(1000).saturating_add(micros / 1000)))
+}
+
+fn nonsense() -> OpenError {
+    OpenError::Unreachable("it gave another number of answers than it was asked for".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(version: &str, role: &str, policy: &str) -> Profile {
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Profile { version: some(version), role: some(role), policy: some(policy) }
+    }
+
+    #[test]
+    fn only_a_master_that_keeps_everything_is_fit() {
+        assert!(judge(&profile("7.0.15", "master", "noeviction")).is_ok());
+        assert!(judge(&profile("", "", "")).is_ok(), "what cannot be asked is only warned about");
+        assert!(matches!(judge(&profile("6.2.14", "master", "noeviction")), Err(OpenError::TooOld(_))));
+        assert!(matches!(judge(&profile("8.2.0", "slave", "noeviction")), Err(OpenError::Replica)));
+        assert!(matches!(judge(&profile("10.0.0", "master", "volatile-lru")), Err(OpenError::Evicts(_))));
+    }
+
+    #[test]
+    fn info_stands_in_for_what_is_forbidden() {
+        let info = "# Server\r\nredis_version:7.2.4\r\n# Memory\r\nmaxmemory_policy:allkeys-lru\r\nrole:slave\r\n";
+        let profile = Profile::of(Value::BulkString(info.into()), Value::Nil, Value::Nil);
+        assert_eq!(profile.version.as_deref(), Some("7.2.4"));
+        assert_eq!(profile.role.as_deref(), Some("slave"));
+        assert_eq!(profile.policy.as_deref(), Some("allkeys-lru"));
+    }
+}

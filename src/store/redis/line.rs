@@ -1,0 +1,87 @@
+//! One connection of the library, and whether there is one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::store::StoreError;
+use crate::store::redis::failure::{Failure, words_of};
+use crate::store::redis::fitness::OpenError;
+use crate::store::redis::scripts::Request;
+
+/// Whether there is a line to a server now.
+pub(super) enum State {
+    Up(Line),
+    Down {
+        /// `None`: there never was one, so that not even the server's clock is known.
+        since: Option<Instant>,
+        reason: Option<Arc<OpenError>>,
+    },
+}
+
+/// One connection of the library.
+#[derive(Clone)]
+pub(super) struct Line {
+    pub(super) connection: MultiplexedConnection,
+    pub(super) number: u64,
+    /// Answers so far. If none comes within a whole timeout, the line is dead even if TCP does not say so.
+    pub(super) answers: Arc<AtomicU64>,
+}
+
+impl Line {
+    pub(super) async fn send(&self, request: &Request, with_source: bool) -> Result<Value, Failure> {
+        let mut connection = self.connection.clone();
+        let answer = match request {
+            Request::One(command) => connection.send_packed_command(command).await,
+            Request::Call(call) if with_source => connection.send_packed_command(&call.with_source()).await,
+            Request::Call(call) => connection.send_packed_command(call.command()).await,
+            Request::Many(commands) => {
+                connection.send_packed_commands(commands, 0, commands.len()).await.map(Value::Array)
+            }
+        }?;
+        self.answers.fetch_add(1, Ordering::Relaxed);
+        Ok(answer.extract_error()?)
+    }
+}
+
+impl State {
+    pub(super) fn is_line(&self, number: u64) -> bool {
+        match self {
+            Self::Up(line) => line.number == number,
+            Self::Down { .. } => false,
+        }
+    }
+}
+
+/// Ends the use of a line, unless it has been replaced already.
+pub(super) fn hang_up(state: &watch::Sender<State>, number: u64, reason: Option<Arc<OpenError>>) {
+    state.send_if_modified(|state| match state {
+        State::Up(line) if line.number == number => {
+            *state = State::Down { since: Some(Instant::now()), reason };
+            true
+        }
+        State::Up(_) | State::Down { .. } => false,
+    });
+}
+
+/// Resolves when a line is no longer in use.
+pub(super) async fn given_up(mut state: watch::Receiver<State>, number: u64) {
+    while state.borrow_and_update().is_line(number) && state.changed().await.is_ok() {}
+}
+
+pub(super) fn no_line(reason: Option<Arc<OpenError>>) -> StoreError {
+    match reason {
+        None => StoreError::Away("there is no connection to Redis".into()),
+        Some(reason) if reason.may_pass() => StoreError::Away(Box::new(reason)),
+        Some(reason) => match &*reason {
+            OpenError::Credentials(error) | OpenError::Refused(error) => {
+                StoreError::Refused(format!("{reason}: {}", words_of(error)))
+            }
+            reason => StoreError::Refused(reason.to_string()),
+        },
+    }
+}

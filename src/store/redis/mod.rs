@@ -1,0 +1,289 @@
+//! A Redis that several gateways share.
+//!
+//! Every step that writes is one script over keys of one hash slot, safe to send twice: a script that finds its own
+//! write in the record replies as it did the first time. Only records that have ended may expire; the server must never
+//! drop another one, and one that would is refused.
+
+mod clock;
+mod connection;
+mod failure;
+mod fitness;
+mod keeper;
+mod keys;
+mod line;
+mod replies;
+mod scripts;
+mod sweep;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::Cmd;
+use tokio::time::{Instant, sleep};
+
+pub use self::fitness::OpenError;
+
+use self::clock::ServerClock;
+use self::connection::Connection;
+use self::keys::{Index, Keys, Part};
+use self::replies::Claiming;
+use self::scripts::{CLAIM, Call, REMEMBER, Request, WRITE};
+use crate::clock::{Timestamp, millis};
+use crate::entropy::Entropy;
+use crate::operation::transition::{Change, RequestChange};
+use crate::operation::{Alike, Event, Operation, OperationId, StoredRequest, WriteId};
+use crate::store::record::{self, FORMAT};
+use crate::store::{Claimed, Found, Page, Store, StoreError, Written};
+
+/// Before a record that is over is looked for again.
+const LEFTOVER: Duration = Duration::from_millis(2);
+
+/// Operations in a Redis server, under one namespace. Stays on the runtime it was made on.
+pub struct RedisStore {
+    connection: Connection,
+    clock: Arc<ServerClock>,
+    keys: Keys,
+    entropy: Entropy,
+    /// Tells this store from others that would take its turn.
+    instance: [u8; 16],
+}
+
+impl RedisStore {
+    /// Opens the store at `redis://[user:password@]host[:port][/database]` or `redis+unix:///path`. A server that is away
+    /// is no error: steps fail until it answers and is found fit. `timeout` bounds every step, whatever happens in it.
+    ///
+    /// # Errors
+    /// The URL is wrong, or the server answered and must not be used: credentials, version, role, eviction.
+    pub async fn connect(url: &str, namespace: &str, timeout: Duration) -> Result<Self, OpenError> {
+        let entropy = Entropy::system().map_err(|error| OpenError::Entropy(error.into()))?;
+        let clock = Arc::new(ServerClock::new());
+        let connection = Connection::open(url, timeout, clock.clone(), entropy.clone()).await?;
+        let instance = entropy.bytes();
+        Ok(Self { connection, clock, keys: Keys::new(namespace), entropy, instance })
+    }
+
+    async fn claim_once(
+        &self,
+        change: &Change,
+        past: Option<OperationId>,
+        deadline: Instant,
+    ) -> Result<Claiming, StoreError> {
+        let write = change.operation.fence.write;
+        let request = self.claim_call(change, past)?.into();
+        self.connection.ask(deadline, &request, |reply| replies::claiming(reply, change.operation.id, write)).await
+    }
+
+    fn claim_call(&self, change: &Change, past: Option<OperationId>) -> Result<Call, StoreError> {
+        let operation = &change.operation;
+        let record = record::encode(operation)?;
+        let event = encoded(change.event.as_ref())?;
+        let request = match &change.request {
+            RequestChange::Put(request) => record::encode_part(request)?,
+            RequestChange::Keep | RequestChange::Drop => Vec::new(),
+        };
+        let size = record.len() + event.len() + request.len();
+        let call = self.begin(CLAIM.call(6 + keys_of_alike(operation), size + 512), operation, true);
+        let call = call.with_write(operation.fence.write).with(record).with(self.keys.of(operation.id).member());
+        let call = call.with(operation.created_at.0).with_optional(self.place_in_schedule(operation));
+        let call = call.with(event).with(request);
+        Ok(match operation.identity.alike {
+            Some(_) => call.with(self.now().0).with_optional(end_as_alike(operation)).with_optional(past),
+            None => call,
+        })
+    }
+
+    fn write_call(&self, change: &Change) -> Result<Call, StoreError> {
+        let operation = &change.operation;
+        let record = record::encode(operation)?;
+        let event = encoded(change.event.as_ref())?;
+        let receipt = change.receipt.as_ref().map(record::encode_part).transpose()?.unwrap_or_default();
+        let (action, request) = match &change.request {
+            RequestChange::Keep => ("keep", Vec::new()),
+            RequestChange::Put(request) => ("put", record::encode_part(request)?),
+            RequestChange::Drop => ("drop", Vec::new()),
+        };
+        let size = record.len() + event.len() + receipt.len() + request.len();
+        let call = self.begin(WRITE.call(5 + keys_of_alike(operation), size + 512), operation, false);
+        let call = call.with_write(operation.fence.write).with(expected_head(change)).with(record);
+        let call = call.with_optional(operation.expires_at.map(|end| self.life_until(end)));
+        let call = call.with(self.keys.of(operation.id).member()).with_optional(self.place_in_schedule(operation));
+        let receipt_end = operation.state.settled().map_or(operation.changed_at, |settled| settled.receipt_until);
+        let call = call.with(event).with(receipt).with(self.life_until(receipt_end)).with(action).with(request);
+        Ok(match operation.identity.alike {
+            Some(_) => call.with_optional(end_as_alike(operation)),
+            None => call,
+        })
+    }
+
+    /// The keys of an operation, in the order in which the scripts name them.
+    fn begin(&self, call: Call, operation: &Operation, creates: bool) -> Call {
+        let mut keys = self.keys.of(operation.id);
+        let call = call.with(keys.part(Part::Record)).with(keys.part(Part::Receipt)).with(keys.part(Part::Request));
+        let mut call = call.with(keys.part(Part::Events)).with(keys.index(Index::Schedule));
+        if creates {
+            call = call.with(keys.index(Index::Creation));
+        }
+        match &operation.identity.alike {
+            Some(alike) => call.with(self.keys.alike(operation.id.bucket(), alike)),
+            None => call,
+        }
+    }
+
+    /// See [`Index::Schedule`].
+    fn place_in_schedule(&self, operation: &Operation) -> Option<i64> {
+        let signed = |time: Timestamp| i64::try_from(time.0).unwrap_or(i64::MAX);
+        operation.due().map(signed).or_else(|| operation.expires_at.map(|end| -signed(end)))
+    }
+
+    /// Relative, so that an error in the estimate of the server's clock is no error in the time things are kept.
+    fn life_until(&self, end: Timestamp) -> u64 {
+        millis(end.since(self.now())).max(1)
+    }
+
+    async fn find(&self, id: OperationId, deadline: Instant) -> Result<Option<Found>, StoreError> {
+        let mut keys = self.keys.of(id);
+        let mut command = Cmd::new();
+        command.arg("MGET").arg(keys.part(Part::Record)).arg(keys.part(Part::Receipt));
+        let found = self.connection.ask(deadline, &Request::One(command), |reply| replies::found(reply, id)).await?;
+        Ok(found.and_then(|found| self.in_time(found)))
+    }
+
+    /// What is left of it by now. The server may keep things a moment longer than the record says, by as much as the
+    /// write was under way.
+    fn in_time(&self, mut found: Found) -> Option<Found> {
+        if self.is_over(&found.operation) {
+            return None;
+        }
+        if found.operation.state.settled().is_some_and(|settled| settled.receipt_until <= self.now()) {
+            found.receipt = None;
+        }
+        Some(found)
+    }
+
+    fn is_over(&self, operation: &Operation) -> bool {
+        operation.expires_at.is_some_and(|end| end <= self.now())
+    }
+
+    /// Takes out a look-alike whose record is gone, so that it stops nobody any more.
+    async fn forget_alike(&self, alike: &Alike, id: OperationId, deadline: Instant) -> Result<(), StoreError> {
+        let mut command = Cmd::new();
+        command.arg("ZREM").arg(self.keys.alike(id.bucket(), alike)).arg(self.keys.of(id).member());
+        self.connection.ask(deadline, &Request::One(command), replies::number).await.map(|_| ())
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    async fn claim(&self, change: &Change, past: Option<OperationId>) -> Result<Claimed, StoreError> {
+        let deadline = self.connection.deadline();
+        loop {
+            let id = match self.claim_once(change, past, deadline).await? {
+                Claiming::Won => return Ok(Claimed::Won),
+                Claiming::Exists(found) => match self.in_time(*found) {
+                    Some(found) => return Ok(Claimed::Exists(Box::new(found))),
+                    None => {
+                        sleep(LEFTOVER).await;
+                        continue;
+                    }
+                },
+                Claiming::Alike(id) => id,
+            };
+            // Its record is of the same bucket, but its key was not known before, and scripts make no keys.
+            if let Some(found) = self.find(id, deadline).await? {
+                return Ok(Claimed::Alike(Box::new(found)));
+            }
+            if let Some(alike) = &change.operation.identity.alike {
+                self.forget_alike(alike, id, deadline).await?;
+            }
+        }
+    }
+
+    async fn write(&self, change: &Change) -> Result<Written, StoreError> {
+        let request = self.write_call(change)?.into();
+        let (id, write) = (change.operation.id, change.operation.fence.write);
+        let deadline = self.connection.deadline();
+        Ok(match self.connection.ask(deadline, &request, |reply| replies::written(reply, id, write)).await? {
+            Written::Refused(found) => {
+                self.in_time(*found).map_or(Written::Gone, |found| Written::Refused(found.into()))
+            }
+            written @ (Written::Applied | Written::Gone) => written,
+        })
+    }
+
+    async fn read(&self, id: OperationId) -> Result<Option<Found>, StoreError> {
+        self.find(id, self.connection.deadline()).await
+    }
+
+    async fn request(&self, id: OperationId) -> Result<Option<StoredRequest>, StoreError> {
+        let mut command = Cmd::new();
+        command.arg("GET").arg(self.keys.of(id).part(Part::Request));
+        self.connection.ask(self.connection.deadline(), &Request::One(command), replies::stored_request).await
+    }
+
+    async fn events(&self, id: OperationId) -> Result<Vec<Event>, StoreError> {
+        let mut keys = self.keys.of(id);
+        let mut commands = redis::pipe();
+        commands.cmd("GET").arg(keys.part(Part::Record)).cmd("LRANGE").arg(keys.part(Part::Events)).arg(0).arg(-1);
+        let read = |reply| replies::history(reply, id);
+        let history = self.connection.ask(self.connection.deadline(), &Request::Many(commands), read).await?;
+        let live = history.filter(|(operation, _)| !self.is_over(operation));
+        Ok(live.map(|(_, events)| events).unwrap_or_default())
+    }
+
+    async fn due(&self, limit: usize) -> Result<Vec<OperationId>, StoreError> {
+        self.sweep_due(limit).await
+    }
+
+    async fn list(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
+        self.page(cursor, limit).await
+    }
+
+    async fn purge(&self, limit: usize) -> Result<usize, StoreError> {
+        self.sweep_gone(limit).await
+    }
+
+    async fn remember(&self, name: &str, value: &str, until: Option<Timestamp>) -> Result<Option<String>, StoreError> {
+        let write = WriteId(self.entropy.bytes());
+        let life = until.map_or(0, |until| millis(until.since(self.now())).max(1));
+        let call = REMEMBER
+            .call(1, value.len())
+            .with(self.keys.named(name))
+            .with_write(write)
+            .with(value)
+            .with(life.to_string());
+        let deadline = self.connection.deadline();
+        self.connection.ask(deadline, &call.into(), |reply| replies::remembered(reply, write)).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        let mut command = Cmd::new();
+        command.arg("SET").arg(self.keys.probe()).arg(self.now().0);
+        self.connection.ask(self.connection.deadline(), &Request::One(command), replies::okay).await
+    }
+}
+
+fn keys_of_alike(operation: &Operation) -> usize {
+    usize::from(operation.identity.alike.is_some())
+}
+
+/// Until when an operation stands in the way of its look-alikes, as the score of a sorted set.
+fn end_as_alike(operation: &Operation) -> Option<String> {
+    let (_, until) = operation.blocks_alike()?;
+    Some(until.map_or_else(|| "+inf".to_owned(), |until| until.to_string()))
+}
+
+/// The first bytes that the stored record must have; no record has those of a change that expects none.
+fn expected_head(change: &Change) -> Vec<u8> {
+    let mut head = vec![FORMAT];
+    head.extend(change.expected.as_ref().map(record::expected).iter().flatten());
+    head
+}
+
+fn encoded(event: Option<&Event>) -> Result<Vec<u8>, StoreError> {
+    event.map(record::encode_part).transpose().map(Option::unwrap_or_default)
+}

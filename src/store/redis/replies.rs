@@ -1,0 +1,180 @@
+//! What the server's replies mean. A reply of another shape than the question calls for is never taken for an answer.
+
+use redis::Value;
+
+use crate::operation::{Event, Operation, OperationId, StoredRequest, WriteId};
+use crate::store::record;
+use crate::store::redis::failure::Failure;
+use crate::store::{Found, StoreError, Written};
+
+type Read<T> = Result<T, Failure>;
+
+/// How one run of the claim script ended.
+pub(super) enum Claiming {
+    Won,
+    Exists(Box<Found>),
+    /// Another unnamed call stands in the way.
+    Alike(OperationId),
+}
+
+/// Replies of scripts begin with the write id, so that an answer that slipped in from elsewhere is seen as such.
+pub(super) fn claiming(reply: Value, id: OperationId, write: WriteId) -> Read<Claiming> {
+    match parts(&reply).ok_or(Failure::Garbage)?.as_slice() {
+        [echo] if *echo == write.0 && !is_list(&reply) => Ok(Claiming::Won),
+        [echo, b"record", stored, receipt @ ..] if *echo == write.0 => {
+            found_in(stored, receipt.first().copied(), id).map(|found| Claiming::Exists(Box::new(found)))
+        }
+        [echo, b"alike", other] if *echo == write.0 => parse_id(other).map(Claiming::Alike),
+        _ => Err(Failure::Garbage),
+    }
+}
+
+pub(super) fn written(reply: Value, id: OperationId, write: WriteId) -> Read<Written> {
+    match parts(&reply).ok_or(Failure::Garbage)?.as_slice() {
+        [echo] if *echo == write.0 && is_list(&reply) => Ok(Written::Gone),
+        [echo] if *echo == write.0 => Ok(Written::Applied),
+        [echo, stored, receipt @ ..] if *echo == write.0 => {
+            found_in(stored, receipt.first().copied(), id).map(|found| Written::Refused(Box::new(found)))
+        }
+        _ => Err(Failure::Garbage),
+    }
+}
+
+/// Record and receipt, side by side.
+pub(super) fn found(reply: Value, id: OperationId) -> Read<Option<Found>> {
+    match list(&reply)? {
+        [Value::Nil, _] => Ok(None),
+        [Value::BulkString(stored), Value::Nil] => found_in(stored, None, id).map(Some),
+        [Value::BulkString(stored), Value::BulkString(receipt)] => found_in(stored, Some(receipt), id).map(Some),
+        _ => Err(Failure::Garbage),
+    }
+}
+
+pub(super) fn stored_request(reply: Value) -> Read<Option<StoredRequest>> {
+    bulk_or_nil(&reply)?.map(|bytes| record::decode_part(bytes).map_err(Failure::Unreadable)).transpose()
+}
+
+/// A record and its events.
+pub(super) fn history(reply: Value, id: OperationId) -> Read<Option<(Operation, Vec<Event>)>> {
+    let read = |entry: &Value| match entry {
+        Value::BulkString(bytes) => record::decode_part(bytes).map_err(Failure::Unreadable),
+        _ => Err(Failure::Garbage),
+    };
+    match list(&reply)? {
+        [Value::Nil, Value::Array(_)] => Ok(None),
+        [Value::BulkString(stored), Value::Array(events)] => {
+            let operation = found_in(stored, None, id)?.operation;
+            Ok(Some((operation, events.iter().map(read).collect::<Read<_>>()?)))
+        }
+        _ => Err(Failure::Garbage),
+    }
+}
+
+pub(super) fn remembered(reply: Value, write: WriteId) -> Read<Option<String>> {
+    match list(&reply)? {
+        [Value::BulkString(echo), before @ ..] if *echo == write.0 => match before {
+            [] | [Value::Nil] => Ok(None),
+            [Value::BulkString(before)] => text(before).map(|before| Some(before.to_owned())),
+            _ => Err(Failure::Garbage),
+        },
+        _ => Err(Failure::Garbage),
+    }
+}
+
+pub(super) fn number(reply: Value) -> Read<usize> {
+    match reply {
+        Value::Int(number) => usize::try_from(number).map_err(|_| Failure::Garbage),
+        _ => Err(Failure::Garbage),
+    }
+}
+
+pub(super) fn okay(reply: Value) -> Read<()> {
+    if reply == Value::Okay { Ok(()) } else { Err(Failure::Garbage) }
+}
+
+pub(super) fn bulk_or_nil(reply: &Value) -> Read<Option<&[u8]>> {
+    match reply {
+        Value::Nil => Ok(None),
+        Value::BulkString(bytes) => Ok(Some(bytes)),
+        _ => Err(Failure::Garbage),
+    }
+}
+
+pub(super) fn list(reply: &Value) -> Read<&[Value]> {
+    match reply {
+        Value::Array(entries) => Ok(entries),
+        _ => Err(Failure::Garbage),
+    }
+}
+
+pub(super) fn text(bytes: &[u8]) -> Read<&str> {
+    std::str::from_utf8(bytes).map_err(|_| Failure::Garbage)
+}
+
+pub(super) fn parse_id(bytes: &[u8]) -> Read<OperationId> {
+    text(bytes)?.parse().map_err(|_| Failure::Garbage)
+}
+
+/// A reply of strings: one alone or a list, which ends where a nil is.
+fn parts(reply: &Value) -> Option<Vec<&[u8]>> {
+    match reply {
+        Value::BulkString(bytes) => Some(vec![bytes]),
+        Value::Array(entries) => {
+            let present = entries.iter().take_while(|entry| **entry != Value::Nil);
+            present.map(|entry| bulk_or_nil(entry).ok().flatten()).collect()
+        }
+        _ => None,
+    }
+}
+
+fn is_list(reply: &Value) -> bool {
+    matches!(reply, Value::Array(_))
+}
+
+/// A record of another operation than the one asked for shows that replies are out of step.
+fn found_in(stored: &[u8], receipt: Option<&[u8]>, id: OperationId) -> Read<Found> {
+    let read = || -> Result<Found, StoreError> {
+        let operation = record::decode(stored)?;
+        let receipt = receipt.map(record::decode_part).transpose()?;
+        Ok(Found { operation, receipt })
+    };
+    let found = read().map_err(Failure::Unreadable)?;
+    if found.operation.id == id { Ok(found) } else { Err(Failure::Garbage) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRITE: WriteId = WriteId([7; 16]);
+
+    fn id() -> OperationId {
+        OperationId::of(&[0; 32], "r", "k", None)
+    }
+
+    fn bulk(bytes: &[u8]) -> Value {
+        Value::BulkString(bytes.to_vec())
+    }
+
+    #[test]
+    fn only_the_own_write_id_is_a_win() {
+        assert!(matches!(claiming(bulk(&WRITE.0), id(), WRITE), Ok(Claiming::Won)));
+        let strange = [Value::Okay, Value::Nil, Value::Int(1), bulk(&[8; 16]), Value::Array(vec![bulk(&WRITE.0)])];
+        for reply in strange {
+            assert!(matches!(claiming(reply.clone(), id(), WRITE), Err(Failure::Garbage)), "{reply:?}");
+        }
+    }
+
+    #[test]
+    fn gone_and_applied_are_told_apart() {
+        assert!(matches!(written(bulk(&WRITE.0), id(), WRITE), Ok(Written::Applied)));
+        assert!(matches!(written(Value::Array(vec![bulk(&WRITE.0)]), id(), WRITE), Ok(Written::Gone)));
+        assert!(matches!(written(Value::Array(vec![]), id(), WRITE), Err(Failure::Garbage)));
+    }
+
+    #[test]
+    fn a_damaged_record_is_an_answer_and_no_reason_to_ask_again() {
+        let reply = Value::Array(vec![bulk(&WRITE.0), bulk(b"record"), bulk(b"1short"), Value::Nil]);
+        assert!(matches!(claiming(reply, id(), WRITE), Err(Failure::Unreadable(StoreError::Corrupt(_)))));
+    }
+}

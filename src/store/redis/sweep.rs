@@ -1,0 +1,201 @@
+//! What goes over all buckets: leases that ended, lists, and what the server has let expire.
+//!
+//! None of it decides anything; the records do.
+
+use std::cmp::Reverse;
+
+use redis::{Cmd, Pipeline, Value};
+use tokio::time::Instant;
+
+use crate::operation::{Operation, OperationId};
+use crate::store::redis::RedisStore;
+use crate::store::redis::failure::Failure;
+use crate::store::redis::keys::{Index, Part};
+use crate::store::redis::replies;
+use crate::store::redis::scripts::{PURGE, Request};
+use crate::store::{Page, StoreError, record};
+
+/// How long a gateway has its turn, in milliseconds: nearly as long as the time between two sweeps.
+const TURN: u64 = 900;
+/// Entries of one bucket that a list reads beyond its share.
+const SLACK: usize = 16;
+
+/// Where something stands in an index.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    score: u64,
+    id: String,
+}
+
+impl RedisStore {
+    /// Leases that ended, the oldest first. Of a fleet, only the gateway whose turn it is looks.
+    pub(super) async fn sweep_due(&self, limit: usize) -> Result<Vec<OperationId>, StoreError> {
+        let deadline = self.connection.deadline();
+        if !self.take_turn("due", deadline).await? {
+            return Ok(Vec::new());
+        }
+        let now = self.clock.now();
+        let request = self.over_buckets(|command| {
+            command.arg(0).arg(now.0).arg("WITHSCORES").arg("LIMIT").arg(0).arg(limit);
+        });
+        let mut places = self.connection.ask(deadline, &request, |reply| all_places(&reply)).await?.concat();
+        places.sort_unstable();
+        places.truncate(limit);
+        Ok(places.iter().filter_map(|place| place.id.parse().ok()).collect())
+    }
+
+    /// Takes operations out of the indexes whose records the server has let expire.
+    pub(super) async fn sweep_gone(&self, limit: usize) -> Result<usize, StoreError> {
+        let deadline = self.connection.deadline();
+        if !self.take_turn("purge", deadline).await? {
+            return Ok(0);
+        }
+        let now = self.clock.now();
+        let request = self.over_buckets(|command| {
+            command.arg(format!("-{now}")).arg("(0").arg("LIMIT").arg(0).arg(limit);
+        });
+        let buckets = self.connection.ask(deadline, &request, |reply| all_ids(&reply)).await?;
+        let mut gone = 0;
+        for ids in buckets {
+            let ids = ids.get(..ids.len().min(limit - gone)).unwrap_or_default();
+            gone += self.drop_from_indexes(ids, deadline).await?;
+        }
+        Ok(gone)
+    }
+
+    /// Operations by creation, newest first. A page may be short of `limit` and still have a next one.
+    pub(super) async fn page(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
+        let deadline = self.connection.deadline();
+        let before = cursor.map(parse_cursor).transpose()?;
+        let share = limit.min(limit / 8 + SLACK) + SLACK;
+        let buckets = self.newest(before.as_ref(), share, deadline).await?;
+        // A bucket that gave its whole share may have more of the same age: nothing beyond its last one is certain.
+        let horizon = buckets.iter().filter(|places| places.len() >= share).filter_map(|places| places.last()).max();
+        let horizon = horizon.cloned();
+        let mut places = buckets.concat();
+        places.retain(|place| before.as_ref().is_none_or(|before| place < before));
+        places.retain(|place| horizon.as_ref().is_none_or(|horizon| place >= horizon));
+        places.sort_unstable_by_key(|place| Reverse(place.clone()));
+        let more = horizon.is_some() || places.len() > limit;
+        places.truncate(limit);
+        let next = places.last().filter(|_| more).map(Place::to_cursor);
+        Ok(Page { operations: self.records_at(&places, deadline).await?, next })
+    }
+
+    /// Whether this gateway has the turn, now or still.
+    async fn take_turn(&self, work: &str, deadline: Instant) -> Result<bool, StoreError> {
+        let mut command = Cmd::new();
+        command.arg("SET").arg(self.keys.turn(work)).arg(&self.instance[..]);
+        command.arg("NX").arg("GET").arg("PX").arg(TURN);
+        let is_ours = |reply| replies::bulk_or_nil(&reply).map(|holder| holder.is_none_or(|id| id == self.instance));
+        self.connection.ask(deadline, &Request::One(command), is_ours).await
+    }
+
+    async fn drop_from_indexes(&self, ids: &[OperationId], deadline: Instant) -> Result<usize, StoreError> {
+        let Some(first) = ids.first() else {
+            return Ok(0);
+        };
+        let mut call = PURGE.call(ids.len() + 2, ids.len() * 128);
+        for index in [Index::Schedule, Index::Creation] {
+            call = call.with(self.keys.index(first.bucket(), index));
+        }
+        for id in ids {
+            call = call.with(self.keys.of(*id).part(Part::Record));
+        }
+        for id in ids {
+            call = call.with(self.keys.of(*id).member());
+        }
+        self.connection.ask(deadline, &call.into(), replies::number).await
+    }
+
+    async fn newest(
+        &self,
+        before: Option<&Place>,
+        share: usize,
+        deadline: Instant,
+    ) -> Result<Vec<Vec<Place>>, StoreError> {
+        let mut commands = Pipeline::with_capacity(256);
+        for bucket in 0..=u8::MAX {
+            let command = commands.cmd("ZREVRANGEBYSCORE").arg(self.keys.index(bucket, Index::Creation));
+            match before {
+                Some(before) => command.arg(before.score),
+                None => command.arg("+inf"),
+            };
+            command.arg("-inf").arg("WITHSCORES").arg("LIMIT").arg(0).arg(share);
+        }
+        self.connection.ask(deadline, &Request::Many(commands), |reply| all_places(&reply)).await
+    }
+
+    /// Records that are gone by now are left out, and so are those that only a newer version can read.
+    async fn records_at(&self, places: &[Place], deadline: Instant) -> Result<Vec<Operation>, StoreError> {
+        let ids: Vec<OperationId> = places.iter().filter_map(|place| place.id.parse().ok()).collect();
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut commands = Pipeline::with_capacity(ids.len());
+        for id in ids {
+            commands.cmd("GET").arg(self.keys.of(id).part(Part::Record));
+        }
+        let read = |reply: Value| {
+            let stored = replies::list(&reply)?.iter().map(replies::bulk_or_nil);
+            let stored: Vec<Option<&[u8]>> = stored.collect::<Result<_, _>>()?;
+            Ok(stored.into_iter().flatten().filter_map(|stored| record::decode(stored).ok()).collect())
+        };
+        let mut operations: Vec<Operation> = self.connection.ask(deadline, &Request::Many(commands), read).await?;
+        operations.retain(|operation| !self.is_over(operation));
+        Ok(operations)
+    }
+
+    /// One range of the schedule of every bucket. Commands and no script: a script would hold up the claims meanwhile.
+    fn over_buckets(&self, range: impl Fn(&mut Cmd)) -> Request {
+        let mut commands = Pipeline::with_capacity(256);
+        for bucket in 0..=u8::MAX {
+            let mut command = Cmd::new();
+            command.arg("ZRANGEBYSCORE").arg(self.keys.index(bucket, Index::Schedule));
+            range(&mut command);
+            commands.add_command(command);
+        }
+        Request::Many(commands)
+    }
+}
+
+impl Place {
+    fn to_cursor(&self) -> String {
+        format!("{}-{}", self.score, self.id)
+    }
+}
+
+fn parse_cursor(cursor: &str) -> Result<Place, StoreError> {
+    let unknown = || StoreError::NoSuchPlace;
+    let (score, id) = cursor.split_once('-').ok_or_else(unknown)?;
+    let id: OperationId = id.parse().map_err(|_| unknown())?;
+    Ok(Place { score: score.parse().map_err(|_| unknown())?, id: id.to_string() })
+}
+
+/// Members and scores, one after the other, of each bucket.
+fn all_places(reply: &Value) -> Result<Vec<Vec<Place>>, Failure> {
+    replies::list(reply)?.iter().map(places).collect()
+}
+
+fn places(reply: &Value) -> Result<Vec<Place>, Failure> {
+    let (pairs, []) = replies::list(reply)?.as_chunks::<2>() else {
+        return Err(Failure::Garbage);
+    };
+    let place = |[id, score]: &[Value; 2]| match (id, score) {
+        (Value::BulkString(id), Value::BulkString(score)) => Ok(Place {
+            score: replies::text(score)?.parse().map_err(|_| Failure::Garbage)?,
+            id: replies::text(id)?.to_owned(),
+        }),
+        _ => Err(Failure::Garbage),
+    };
+    pairs.iter().map(place).collect()
+}
+
+fn all_ids(reply: &Value) -> Result<Vec<Vec<OperationId>>, Failure> {
+    let id = |entry: &Value| match entry {
+        Value::BulkString(id) => replies::parse_id(id),
+        _ => Err(Failure::Garbage),
+    };
+    let bucket = |reply: &Value| replies::list(reply)?.iter().map(id).collect();
+    replies::list(reply)?.iter().map(bucket).collect()
+}

@@ -1,0 +1,60 @@
+-- Replaces a record that is still what the writer thought.
+-- KEYS: record, receipt, request, events, schedule; for an unnamed call also its look-alikes.
+-- ARGV: write id, expected head (format, owner, token, revision), record, its life in ms ('' for good), id,
+--       place in the schedule ('' none), event ('' none), receipt ('' none), its life in ms,
+--       'keep', 'put' or 'drop' the request, request; for an unnamed call also its end as a look-alike ('' none).
+-- Replies the write id alone if it is applied; else the write id and, if there is a record, record and receipt.
+local write, expected, record, life, id, due, event, receipt, receipt_life, action, request, till = unpack(ARGV)
+local alike = KEYS[6]
+
+local stored = redis.call('GET', KEYS[1])
+if not stored then
+  return {write}
+end
+if string.sub(stored, 34, 49) == write then
+  return write
+end
+if string.sub(stored, 1, 33) ~= expected then
+  return {write, stored, redis.call('GET', KEYS[2])}
+end
+
+-- The first command that writes is one that a full server refuses, so that a refusal changes nothing.
+if life ~= '' then
+  redis.call('SET', KEYS[1], record, 'PX', life)
+else
+  local had_life = redis.call('PTTL', KEYS[1]) >= 0
+  redis.call('SET', KEYS[1], record)
+  if had_life then
+    redis.call('PERSIST', KEYS[3])
+    redis.call('PERSIST', KEYS[4])
+  end
+end
+
+if receipt ~= '' then
+  redis.call('SET', KEYS[2], receipt, 'PX', receipt_life)
+end
+if action == 'put' then
+  redis.call('SET', KEYS[3], request)
+elseif action == 'drop' then
+  redis.call('DEL', KEYS[3])
+end
+if event ~= '' then
+  redis.call('RPUSH', KEYS[4], event)
+end
+if life ~= '' then
+  redis.call('PEXPIRE', KEYS[4], life)
+  if action ~= 'drop' then
+    redis.call('PEXPIRE', KEYS[3], life)
+  end
+end
+if due ~= '' then
+  redis.call('ZADD', KEYS[5], due, id)
+else
+  redis.call('ZREM', KEYS[5], id)
+end
+if alike and till ~= '' then
+  block(alike, id, till)
+elseif alike then
+  unblock(alike, id)
+end
+return write
