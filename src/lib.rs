@@ -11,3 +11,4 @@ pub mod retry;
 
 pub mod config;
 pub mod store;
+pub mod upstream;

@@ -1,0 +1,166 @@
+//! One connection and one request on it.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderValue, Method, Request, Response, Version};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+
+use super::ConnectError;
+use super::content::SendBody;
+use super::pool::Pool;
+use super::received::ReceivedBody;
+use super::wire::{Io, Wire, Written};
+
+/// Bytes of an answer's head that we are willing to read; its fields are limited to 100 by the parser.
+const MAX_HEAD: usize = 64 * 1024;
+
+/// What became of a request that got no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// Proven: the transport took not one byte of it.
+    #[error("the connection ended before a byte of the request was written")]
+    NotSent {
+        /// The connection came from the pool, so that a new one may well work.
+        reused: bool,
+        source: hyper::Error,
+    },
+    /// Bytes were written and no answer came. The upstream may have acted on them.
+    #[error("the connection ended after bytes of the request were written and before an answer")]
+    MaybeSent {
+        #[source]
+        cause: hyper::Error,
+    },
+    /// An answer came, but its head is malformed or too large. The request was sent.
+    #[error("the head of the answer is malformed or too large")]
+    BadHead {
+        #[source]
+        cause: hyper::Error,
+    },
+}
+
+/// A connection that is ready for one request.
+pub struct Connection {
+    line: Box<Line>,
+    pool: Arc<Pool>,
+    reused: bool,
+    idle_timeout: Duration,
+}
+
+impl Connection {
+    pub(super) fn new(line: Box<Line>, pool: Arc<Pool>, reused: bool, idle_timeout: Duration) -> Self {
+        Self { line, pool, reused, idle_timeout }
+    }
+
+    /// Whether it carried a request before.
+    pub fn reused(&self) -> bool {
+        self.reused
+    }
+
+    /// Sends `request` once and waits for the head of the answer, without a limit of its own.
+    ///
+    /// The target must be in origin form and `Host` present; how the body is framed is decided here, whatever
+    /// `Content-Length` and `Transfer-Encoding` say. Informational answers are skipped, and 101 is an answer like any
+    /// other: nobody here asks for an upgrade.
+    ///
+    /// On success the connection lives on in the body; on an error it is closed. Dropping the future closes it too, and
+    /// then the caller must assume that the request was sent.
+    ///
+    /// # Errors
+    /// There is no answer; the variant says whether the upstream may have seen the request.
+    pub async fn send(mut self, mut request: Request<SendBody>) -> Result<Response<ReceivedBody>, SendError> {
+        frame(&mut request);
+        let before = self.line.written.bytes();
+        match self.line.exchange(request).await {
+            Ok(response) => Ok(self.receive(response)),
+            Err(error) if self.line.written.bytes() == before => {
+                Err(SendError::NotSent { reused: self.reused, source: error })
+            }
+            Err(cause) if cause.is_parse() => Err(SendError::BadHead { cause }),
+            Err(cause) => Err(SendError::MaybeSent { cause }),
+        }
+    }
+
+    fn receive(self, response: Response<Incoming>) -> Response<ReceivedBody> {
+        // The codec would go on in HTTP/1.0 itself, where a body of unknown length cannot be sent.
+        let pool = (response.version() != Version::HTTP_10).then_some(self.pool);
+        response.map(|incoming| ReceivedBody::new(incoming, self.line, pool, self.idle_timeout))
+    }
+}
+
+/// Gives the request the one framing that fits its body and method (RFC 9112, section 6; RFC 9110, section 8.6).
+fn frame(request: &mut Request<SendBody>) {
+    *request.version_mut() = Version::HTTP_11;
+    let length = request.body().size_hint().exact();
+    let says_zero = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
+    let headers = request.headers_mut();
+    headers.remove(CONTENT_LENGTH);
+    headers.remove(TRANSFER_ENCODING);
+    match length {
+        Some(0) if !says_zero => {}
+        Some(length) => {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        None => {
+            headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+    }
+}
+
+type Driver = http1::Connection<TokioIo<Box<dyn Io>>, SendBody>;
+
+/// An HTTP/1.1 connection and the future that moves its bytes, which runs only while somebody polls it.
+pub(super) struct Line {
+    sender: http1::SendRequest<SendBody>,
+    /// Gone once the connection is over; polling it again would be wrong.
+    driver: Option<Driver>,
+    written: Written,
+}
+
+impl Line {
+    pub(super) async fn open(wire: Wire) -> Result<Self, ConnectError> {
+        let (sender, driver) = http1::Builder::new()
+            .max_buf_size(MAX_HEAD)
+            .handshake(TokioIo::new(wire.io))
+            .await
+            .map_err(ConnectError::Http)?;
+        Ok(Self { sender, driver: Some(driver), written: wire.written })
+    }
+
+    async fn exchange(&mut self, request: Request<SendBody>) -> hyper::Result<Response<Incoming>> {
+        let mut answer = pin!(self.sender.try_send_request(request));
+        poll_fn(|cx| {
+            drive(&mut self.driver, cx);
+            answer.as_mut().poll(cx)
+        })
+        .await
+        .map_err(|unanswered| unanswered.into_error())
+    }
+
+    /// Moves bytes both ways as far as they go; wakes `cx` when there is more to do.
+    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
+        drive(&mut self.driver, cx);
+    }
+
+    /// Whether another request can be sent, as far as the runtime knows. Afterwards no task is woken by this
+    /// connection any more, nor kept in memory by it.
+    pub(super) fn is_idle(&mut self) -> bool {
+        drive(&mut self.driver, &mut Context::from_waker(Waker::noop()));
+        self.driver.is_some() && self.sender.is_ready()
+    }
+}
+
+/// Ends a finished driver at once: what is still queued is handed back, what still waits for it gets its error.
+fn drive(driver: &mut Option<Driver>, cx: &mut Context<'_>) {
+    let over = driver.as_mut().map(|driver| Pin::new(driver).poll(cx));
+    if let Some(Poll::Ready(_told_to_the_sender_or_the_body)) = over {
+        *driver = None;
+    }
+}

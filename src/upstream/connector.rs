@@ -1,0 +1,102 @@
+//! How a byte stream to an upstream comes about. A simulation puts its own [`Connector`] here.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rustls::ClientConfig;
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::address::resolve;
+use super::wire::{Counted, Wire};
+
+/// Where an upstream listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    pub tls: bool,
+    /// A name or a literal address, without the brackets that IPv6 has in URLs.
+    pub host: String,
+    pub port: u16,
+}
+
+/// Why there is no connection. Nothing of a request was written, whatever the variant.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("cannot resolve {host}")]
+    Name { host: String, source: io::Error },
+    #[error("{host} resolves to {address}, which is link-local or a metadata service")]
+    Denied { host: String, address: IpAddr },
+    #[error("{address} refused the connection")]
+    Refused { address: SocketAddr, source: io::Error },
+    #[error("cannot connect")]
+    Io(#[source] io::Error),
+    #[error("no connection after {after:?}")]
+    Timeout { after: Duration },
+    #[error("{host} is no name that a certificate can be checked against")]
+    ServerName { host: String, source: InvalidDnsNameError },
+    #[error("the TLS handshake failed")]
+    Tls(#[source] io::Error),
+    #[error("HTTP cannot begin on the connection")]
+    Http(#[source] hyper::Error),
+}
+
+/// Opens byte streams. Dropping the future gives up what is half open.
+#[async_trait]
+pub trait Connector: Send + Sync {
+    /// One stream to `endpoint`, TLS included. The caller bounds the time.
+    ///
+    /// # Errors
+    /// There is no stream.
+    async fn connect(&self, endpoint: &Endpoint) -> Result<Wire, ConnectError>;
+}
+
+/// TCP, with TLS where the endpoint says so.
+pub struct TcpConnector {
+    tls: TlsConnector,
+}
+
+impl TcpConnector {
+    /// `tls` is what [`client_config`](super::client_config) makes.
+    pub fn new(tls: Arc<ClientConfig>) -> Self {
+        Self { tls: TlsConnector::from(tls) }
+    }
+}
+
+#[async_trait]
+impl Connector for TcpConnector {
+    async fn connect(&self, endpoint: &Endpoint) -> Result<Wire, ConnectError> {
+        let addresses = resolve(&endpoint.host, endpoint.port).await?;
+        let stream = dial(&addresses).await?;
+        if endpoint.tls { secure(&self.tls, &endpoint.host, stream).await } else { Ok(Wire::new(stream)) }
+    }
+}
+
+/// The first address that answers; the last one's error if none does.
+async fn dial(addresses: &[SocketAddr]) -> Result<TcpStream, ConnectError> {
+    let mut failure = ConnectError::Io(io::ErrorKind::AddrNotAvailable.into());
+    for &address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(stream) => {
+                stream.set_nodelay(true).map_err(ConnectError::Io)?;
+                return Ok(stream);
+            }
+            Err(source) if source.kind() == io::ErrorKind::ConnectionRefused => {
+                failure = ConnectError::Refused { address, source };
+            }
+            Err(source) => failure = ConnectError::Io(source),
+        }
+    }
+    Err(failure)
+}
+
+async fn secure(tls: &TlsConnector, host: &str, stream: TcpStream) -> Result<Wire, ConnectError> {
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|source| ConnectError::ServerName { host: host.to_owned(), source })?;
+    let (counted, written) = Counted::new(stream);
+    let stream = tls.connect(name, counted).await.map_err(ConnectError::Tls)?;
+    Ok(Wire::counted_below(stream, written))
+}

@@ -1,0 +1,143 @@
+//! Which header lines pass the gateway, in both directions, and which are its own. Pure; the lines of one name keep
+//! their order, and all lines their bytes, also those that are not ASCII.
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use http::header::CONNECTION;
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// The names that `Connection` lines list, which are the connection's business only (RFC 9110, section 7.6.1). The
+/// door may refuse a request that lists a name it relies on. Tokens that are no header names are left out.
+pub fn connection_names(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> + '_ {
+    let tokens = headers.get_all(CONNECTION).into_iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    tokens.filter_map(|token| HeaderName::from_bytes(token.trim_ascii()).ok())
+}
+
+/// Removes what belongs to one connection: the fixed names and all that `Connection` lists. Must run before any line
+/// of our own is added, lest a client strip it by listing its name.
+pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let listed: Vec<_> = connection_names(headers).collect();
+    remove_where(headers, |name| is_hop_by_hop(name) || listed.contains(name));
+}
+
+/// Names that never go from one connection to another. `Proxy-Authorization` and `Proxy-Authenticate` are among them:
+/// RFC 9110 (section 11.7) lets a proxy relay them, but this is a gateway, and what is meant for a proxy before it is
+/// none of the upstream's business.
+pub fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
+
+/// Names that only the gateway may write.
+pub fn is_ours(name: &HeaderName) -> bool {
+    name.as_str().starts_with("oncegate-") || name.as_str() == "idempotent-replayed"
+}
+
+/// Removes inbound copies of our own lines, and `Expect`, which was addressed to us and is answered by now.
+pub fn drop_ours(headers: &mut HeaderMap) {
+    remove_where(headers, |name| is_ours(name) || name.as_str() == "expect");
+}
+
+/// From whom and how a request came to us.
+#[derive(Clone, Copy, Debug)]
+pub struct Hop<'a> {
+    pub peer: IpAddr,
+    /// `http` or `https`.
+    pub scheme: &'static str,
+    /// What the client asked for.
+    pub host: Option<&'a HeaderValue>,
+    /// The peer is a proxy whose account of the way so far is believed.
+    pub trusted: bool,
+}
+
+/// Tells the upstream who called. What a trusted peer said stays, with the peer added to `X-Forwarded-For`; what
+/// anybody else said about the way here is dropped, in all its spellings, and replaced by what we saw.
+pub fn forwarded(headers: &mut HeaderMap, hop: Hop<'_>) {
+    if !hop.trusted {
+        remove_where(headers, tells_the_way);
+    }
+    let way = join(headers, &X_FORWARDED_FOR, hop.peer.to_canonical());
+    if let Ok(way) = HeaderValue::from_maybe_shared(Bytes::from(way)) {
+        headers.insert(X_FORWARDED_FOR, way);
+    }
+    headers.entry(X_FORWARDED_PROTO).or_insert(HeaderValue::from_static(hop.scheme));
+    if let Some(host) = hop.host {
+        headers.entry(X_FORWARDED_HOST).or_insert_with(|| host.clone());
+    }
+}
+
+fn tells_the_way(name: &HeaderName) -> bool {
+    matches!(name.as_str(), "forwarded" | "x-real-ip") || name.as_str().starts_with("x-forwarded-")
+}
+
+/// All lines of `name` as one list, with `last` at its end: many services look at one line only.
+fn join(headers: &HeaderMap, name: &HeaderName, last: IpAddr) -> Vec<u8> {
+    let mut list = Vec::new();
+    for line in headers.get_all(name) {
+        list.extend_from_slice(line.as_bytes());
+        list.extend_from_slice(b", ");
+    }
+    list.extend_from_slice(last.to_string().as_bytes());
+    list
+}
+
+/// Whether a line of an answer is stored and replayed. Names listed by `Connection` are gone by then
+/// ([`remove_hop_by_hop`]); `Date`, `Content-Length` and `Via` are made anew by each replay.
+pub fn kept_for_replay(name: &HeaderName) -> bool {
+    let text = name.as_str();
+    let for_one_client = matches!(
+        text,
+        "authentication-info"
+            | "clear-site-data"
+            | "proxy-authentication-info"
+            | "set-cookie"
+            | "set-cookie2"
+            | "www-authenticate"
+    );
+    let of_its_moment =
+        matches!(text, "age" | "alt-svc" | "content-length" | "date" | "retry-after" | "server-timing" | "via")
+            || ["ratelimit", "x-ratelimit"].iter().any(|start| text.starts_with(start));
+    !(for_one_client || of_its_moment || is_hop_by_hop(name) || is_ours(name))
+}
+
+/// Whether a request line may let its holder in somewhere, so that it is never stored, logged or shown. Known names
+/// and the usual endings: a line too many costs a redrive its repeat, a line too few leaks a secret.
+pub fn is_credential(name: &HeaderName) -> bool {
+    const ENDINGS: [&str; 10] = [
+        "authorization",
+        "access-token",
+        "api-key",
+        "api-token",
+        "apikey",
+        "auth-token",
+        "password",
+        "secret",
+        "security-token",
+        "vault-token",
+    ];
+    let name = name.as_str();
+    matches!(name, "cookie" | "cookie2" | "dd-application-key" | "ocp-apim-subscription-key" | "private-token")
+        || ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
+
+fn remove_where(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
+    let names: Vec<_> = headers.keys().filter(|name| unwanted(name)).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+}

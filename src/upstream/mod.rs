@@ -1,0 +1,129 @@
+//! Connections to the services behind the gateway: one pool for each, and errors that never lose the one bit that
+//! matters, whether a byte may have been written.
+//!
+//! Nothing here retries. Every send is one call of [`Connection::send`], and connecting is apart from it, so that the
+//! intent to send can be made durable in between. A connection has no task of its own: whoever sends or reads drives
+//! it, therefore dropping the future or the body closes it. Nothing here ever follows a redirect or looks at a proxy
+//! setting of the environment.
+
+mod address;
+mod connection;
+mod connector;
+mod content;
+mod headers;
+mod pool;
+mod received;
+mod tls;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task;
+use tokio::time::timeout;
+
+pub use connection::{Connection, SendError};
+pub use connector::{ConnectError, Connector, Endpoint, TcpConnector};
+pub use content::SendBody;
+pub use headers::{
+    Hop, connection_names, drop_ours, forwarded, is_credential, is_hop_by_hop, is_ours, kept_for_replay,
+    remove_hop_by_hop,
+};
+pub use received::{BodyError, ReceivedBody};
+pub use tls::{Identity, TlsError, client_config};
+pub use wire::{Io, Wire};
+
+use connection::Line;
+use pool::Pool;
+
+/// How long a connection may lie unused. The shortest keep-alive in common use is five seconds; a connection that the
+/// upstream is about to close is the main source of needless doubt.
+pub const POOL_IDLE: Duration = Duration::from_secs(4);
+
+/// The same for [`Freshness::Careful`], where doubt costs a person's time and a new connection only a round trip.
+pub const CAREFUL_IDLE: Duration = Duration::from_secs(1);
+
+/// Unused connections kept for each upstream and thread.
+pub const MAX_IDLE: usize = 128;
+
+/// What one upstream is allowed to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// For the name, the TCP connection and the TLS handshake together.
+    pub connect_timeout: Duration,
+    /// Between two bytes of an answer's body.
+    pub idle_timeout: Duration,
+    /// How long a connection may lie unused before it is closed instead of used, [`POOL_IDLE`] unless stated.
+    pub pool_idle: Duration,
+    /// Unused connections kept, [`MAX_IDLE`] unless stated.
+    pub max_idle: usize,
+}
+
+/// How new a connection has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// Any that is alive as far as we know.
+    Reuse,
+    /// One that was used a moment ago and is still alive after the runtime looked at its sockets once more; else a new
+    /// one. For calls that cannot be repeated after a lost answer.
+    Careful,
+    /// A new one.
+    Fresh,
+}
+
+/// The way to one upstream, for one runtime thread. Cheap to clone; clones share the pool.
+#[derive(Clone)]
+pub struct Client {
+    connector: Arc<dyn Connector>,
+    endpoint: Arc<Endpoint>,
+    settings: Settings,
+    pool: Arc<Pool>,
+}
+
+impl Client {
+    /// Opens nothing yet.
+    pub fn new(connector: Arc<dyn Connector>, endpoint: Endpoint, settings: Settings) -> Self {
+        let pool = Arc::new(Pool::new(settings.pool_idle, settings.max_idle));
+        Self { connector, endpoint: Arc::new(endpoint), settings, pool }
+    }
+
+    /// A connection that is ready for one request: a pooled one, or a new one within `connect_timeout`.
+    ///
+    /// Dropping the future gives up a half-open connection; nothing of a request was written in any case.
+    ///
+    /// # Errors
+    /// No connection could be made. All variants mean that nothing was sent.
+    pub async fn checkout(&self, freshness: Freshness) -> Result<Connection, ConnectError> {
+        match self.reuse(freshness).await {
+            Some(line) => Ok(self.connection(line, true)),
+            None => Ok(self.connection(self.open().await?, false)),
+        }
+    }
+
+    async fn reuse(&self, freshness: Freshness) -> Option<Box<Line>> {
+        match freshness {
+            Freshness::Reuse => self.pool.take(self.settings.pool_idle),
+            Freshness::Careful => {
+                // A close that already reached the kernel is seen only after the runtime has polled its sockets.
+                task::yield_now().await;
+                self.pool.take(CAREFUL_IDLE.min(self.settings.pool_idle))
+            }
+            Freshness::Fresh => None,
+        }
+    }
+
+    async fn open(&self) -> Result<Box<Line>, ConnectError> {
+        let opening = async { Line::open(self.connector.connect(&self.endpoint).await?).await };
+        match timeout(self.settings.connect_timeout, opening).await {
+            Ok(opened) => opened.map(Box::new),
+            Err(_elapsed) => Err(ConnectError::Timeout { after: self.settings.connect_timeout }),
+        }
+    }
+
+    fn connection(&self, line: Box<Line>, reused: bool) -> Connection {
+        Connection::new(line, Arc::clone(&self.pool), reused, self.settings.idle_timeout)
+    }
+}

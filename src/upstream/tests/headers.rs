@@ -1,0 +1,132 @@
+//! Which lines pass.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::*;
+
+fn headers(lines: &[(&str, &[u8])]) -> HeaderMap {
+    let parse = |(name, value): &(&str, &[u8])| {
+        (HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_bytes(value).unwrap())
+    };
+    lines.iter().map(parse).collect()
+}
+
+fn names(headers: &HeaderMap) -> Vec<&str> {
+    let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+    names.sort_unstable();
+    names
+}
+
+fn values<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a [u8]> {
+    headers.get_all(name).into_iter().map(HeaderValue::as_bytes).collect()
+}
+
+fn name(name: &str) -> HeaderName {
+    HeaderName::from_bytes(name.as_bytes()).unwrap()
+}
+
+#[test]
+fn what_connection_lists_goes_with_it() {
+    let mut lines = headers(&[
+        ("Connection", b"close, X-Foo ,,not a name"),
+        ("Connection", b"Idempotency-Key"),
+        ("X-Foo", b"1"),
+        ("X-Foo", b"2"),
+        ("Idempotency-Key", b"k"),
+        ("Keep-Alive", b"timeout=5"),
+        ("Proxy-Connection", b"keep-alive"),
+        ("Proxy-Authorization", b"Basic eA=="),
+        ("TE", b"trailers"),
+        ("Trailer", b"x-sum"),
+        ("Transfer-Encoding", b"chunked"),
+        ("Upgrade", b"h2c"),
+        ("Accept", b"*/*"),
+    ]);
+    let listed: Vec<_> = connection_names(&lines).collect();
+    assert_eq!(listed, ["close", "x-foo", "idempotency-key"]);
+    remove_hop_by_hop(&mut lines);
+    assert_eq!(names(&lines), ["accept"]);
+}
+
+#[test]
+fn lines_of_one_name_keep_order_count_and_bytes() {
+    let mut lines = headers(&[("Link", b"</b>"), ("X-Name", b"caf\xe9"), ("Link", b"</a>"), ("Upgrade", b"x")]);
+    remove_hop_by_hop(&mut lines);
+    drop_ours(&mut lines);
+    assert_eq!(values(&lines, "link"), [&b"</b>"[..], b"</a>"]);
+    assert_eq!(values(&lines, "x-name"), [b"caf\xe9"]);
+}
+
+#[test]
+fn copies_of_our_own_lines_are_dropped() {
+    let mut lines = headers(&[
+        ("Oncegate-Attempt", b"1"),
+        ("oncegate-anything", b"1"),
+        ("Idempotent-Replayed", b"true"),
+        ("Expect", b"100-continue"),
+        ("Idempotency-Key", b"k"),
+        ("X-Oncegate", b"1"),
+    ]);
+    drop_ours(&mut lines);
+    assert_eq!(names(&lines), ["idempotency-key", "x-oncegate"]);
+}
+
+fn hop(trusted: bool, host: &HeaderValue) -> Hop<'_> {
+    Hop { peer: "10.0.0.9".parse().unwrap(), scheme: "https", host: Some(host), trusted }
+}
+
+#[test]
+fn the_way_so_far_is_believed_from_a_trusted_peer_only() {
+    let host = HeaderValue::from_static("gateway.example");
+    let claimed = [
+        ("X-Forwarded-For", &b"1.1.1.1"[..]),
+        ("X-Forwarded-For", b"2.2.2.2, \xe9"),
+        ("X-Forwarded-Proto", b"http"),
+        ("X-Forwarded-Host", b"shop.example"),
+        ("X-Forwarded-Port", b"80"),
+        ("Forwarded", b"for=1.1.1.1"),
+        ("X-Real-IP", b"1.1.1.1"),
+    ];
+
+    let mut trusted = headers(&claimed);
+    forwarded(&mut trusted, hop(true, &host));
+    assert_eq!(values(&trusted, "x-forwarded-for"), [b"1.1.1.1, 2.2.2.2, \xe9, 10.0.0.9"]);
+    assert_eq!(values(&trusted, "x-forwarded-proto"), [b"http"]);
+    assert_eq!(values(&trusted, "x-forwarded-host"), [b"shop.example"]);
+    assert!(trusted.contains_key("forwarded"));
+
+    let mut stranger = headers(&claimed);
+    forwarded(&mut stranger, hop(false, &host));
+    assert_eq!(names(&stranger).len(), 3);
+    assert_eq!(values(&stranger, "x-forwarded-for"), [b"10.0.0.9"]);
+    assert_eq!(values(&stranger, "x-forwarded-proto"), [b"https"]);
+    assert_eq!(values(&stranger, "x-forwarded-host"), [b"gateway.example"]);
+}
+
+#[test]
+fn replays_keep_all_but_what_is_stale_or_meant_for_one_client() {
+    let dropped = "Set-Cookie Set-Cookie2 WWW-Authenticate Proxy-Authenticate Authentication-Info \
+        Proxy-Authentication-Info Clear-Site-Data Connection Keep-Alive Proxy-Connection TE Trailer Transfer-Encoding \
+        Upgrade Date Content-Length Via Age Retry-After RateLimit RateLimit-Policy X-RateLimit-Remaining Server-Timing \
+        Alt-Svc Oncegate-Execution Idempotent-Replayed";
+    for header in dropped.split_whitespace() {
+        assert!(!kept_for_replay(&name(header)), "{header}");
+    }
+    let kept = "Content-Type Content-Encoding Content-Language Content-Disposition Location ETag Last-Modified Link \
+        Vary Cache-Control Server Idempotency-Key X-Request-Id X-Rate Set-Cookie-Policy";
+    for header in kept.split_whitespace() {
+        assert!(kept_for_replay(&name(header)), "{header}");
+    }
+}
+
+#[test]
+fn credentials_are_known_by_name_and_by_ending() {
+    let secret = "Authorization Proxy-Authorization Cookie X-Api-Key Api-Key X-Goog-Api-Key X-Auth-Token \
+        X-Shopify-Access-Token X-Amz-Security-Token X-Vault-Token Private-Token X-Client-Secret X-Forwarded-Authorization";
+    for header in secret.split_whitespace() {
+        assert!(is_credential(&name(header)), "{header}");
+    }
+    for header in ["Content-Type", "Idempotency-Key", "X-Session-Id", "X-Request-Id", "X-Continuation-Token"] {
+        assert!(!is_credential(&name(header)), "{header}");
+    }
+}
