@@ -12,3 +12,7 @@ pub mod retry;
 pub mod config;
 pub mod store;
 pub mod upstream;
+
+pub mod engine;
+
+pub mod telemetry;

@@ -1,0 +1,119 @@
+//! What a call comes to: an upstream's answer or a problem, and everything the gateway says about it.
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use tokio::sync::mpsc;
+
+use crate::engine::problem::{Code, Problem};
+use crate::operation::{KeySource, OperationId};
+use crate::retry::decide::Stop;
+use crate::upstream::ReceivedBody;
+
+/// The end of a call as its caller sees it.
+pub struct Answer {
+    pub content: Content,
+    pub marks: Marks,
+}
+
+impl Answer {
+    /// Whether the store was away before anything was sent.
+    pub fn is_for_want_of_store(&self) -> bool {
+        let unsent = self.marks.attempts == 0 && self.marks.execution == Some(Execution::NotExecuted);
+        matches!(&self.content, Content::Problem(problem) if problem.code == Code::StoreUnavailable) && unsent
+    }
+}
+
+/// Who wrote the answer, and what it says.
+pub enum Content {
+    Upstream { status: StatusCode, headers: HeaderMap, body: Body },
+    Problem(Problem),
+}
+
+/// The body of an upstream's answer.
+pub enum Body {
+    Whole(Bytes),
+    /// Longer than a receipt may be: piece by piece as it comes, the last one held back until the end is durable.
+    Live(mpsc::Receiver<Piece>),
+    /// An unguarded answer, straight from the upstream.
+    Passed(ReceivedBody),
+}
+
+/// A part of a live answer. A channel that closes without [`Piece::End`], for whatever reason, was cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    Data(Bytes),
+    End,
+}
+
+/// What the gateway says beside the answer, header by header.
+#[derive(Clone, Debug, Default)]
+pub struct Marks {
+    pub operation: Option<OperationId>,
+    /// The key in force, and the rule that gave it.
+    pub key: Option<(String, KeySource)>,
+    pub execution: Option<Execution>,
+    pub attempts: u32,
+    pub stop: Option<Stop>,
+    pub replayed: bool,
+    /// A true answer that could not be kept.
+    pub receipt_none: bool,
+    pub earlier: Option<OperationId>,
+    /// An earlier try of this call may have done it.
+    pub prior_outcome_unknown: bool,
+    pub unguarded: Option<Unguarded>,
+    pub compensation: Option<Compensation>,
+}
+
+/// `Oncegate-Execution`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Execution {
+    Executed,
+    NotExecuted,
+    Unknown,
+    InProgress,
+}
+
+impl Execution {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Executed => "executed",
+            Self::NotExecuted => "not-executed",
+            Self::Unknown => "unknown",
+            Self::InProgress => "in-progress",
+        }
+    }
+}
+
+/// Why a write went unguarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unguarded {
+    Store,
+    BodySize,
+    Off,
+}
+
+impl Unguarded {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::BodySize => "body-size",
+            Self::Off => "off",
+        }
+    }
+}
+
+/// `Oncegate-Compensation`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compensation {
+    Running,
+    Done,
+}
+
+impl Compensation {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Done => "done",
+        }
+    }
+}

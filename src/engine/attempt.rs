@@ -1,0 +1,327 @@
+//! One attempt: connect, make the intent durable, send once, read the head.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HOST};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::BodyExt;
+use tokio::time::{Instant, timeout_at};
+
+use crate::clock::{Timestamp, millis};
+use crate::config::Route;
+use crate::engine::owner::WriteError;
+use crate::engine::run::{Dispatch, Run};
+use crate::operation::Cause;
+use crate::operation::admission::Repeat;
+use crate::operation::outcome::{Outcome, Silence};
+use crate::retry::retry_after::{self, Hint};
+use crate::upstream::{Connection, Freshness, ReceivedBody, SendBody, SendError, drop_ours, remove_hop_by_hop};
+
+pub(super) const ATTEMPT: HeaderName = HeaderName::from_static("oncegate-attempt");
+pub(super) const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
+
+/// Nobody here asks for another protocol, so an answer that switches to one is none.
+pub(super) const UNASKED: &str = "the upstream switched to a protocol that nobody asked for";
+
+/// The request as every attempt of a run sends it.
+pub struct Outgoing {
+    pub method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+/// What an attempt came to.
+pub struct Attempted {
+    pub outcome: Outcome,
+    pub answer: Option<UpstreamAnswer>,
+    /// What its head said about another try; it counts even if the body is cut.
+    pub advice: Advice,
+    /// What came of a body that was cut.
+    pub part: Bytes,
+    /// In the words of the layer that failed, for log and problem.
+    pub failure: Option<String>,
+}
+
+/// What the head of an answer says about another try.
+#[derive(Clone, Copy, Default)]
+pub struct Advice {
+    pub vetoed: bool,
+    pub hint: Option<Hint>,
+}
+
+/// A body that broke off.
+struct Cut {
+    part: Bytes,
+    failure: String,
+}
+
+/// An upstream's answer, with as much of its body as was read.
+pub struct UpstreamAnswer {
+    pub head: Head,
+    pub body: AnswerBody,
+}
+
+/// What comes before the body.
+pub struct Head {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+}
+
+/// How much of a body is here.
+pub enum AnswerBody {
+    Unread(ReceivedBody),
+    Whole(Bytes),
+    /// Longer than a receipt may be, or a stream of events.
+    Long(Unfinished),
+}
+
+/// A body of which the rest is still coming.
+pub struct Unfinished {
+    pub read: Bytes,
+    pub rest: ReceivedBody,
+}
+
+impl Outgoing {
+    /// The stored request with the caller's credentials, the configured headers, and the key that the upstream gets.
+    pub(super) fn new(dispatch: &Dispatch, key: Option<&str>) -> Option<Self> {
+        let Dispatch { route, request, credentials, .. } = dispatch;
+        let mut headers = request.headers.clone();
+        for (name, value) in credentials {
+            headers.append(name, value.clone());
+        }
+        add_route_headers(&mut headers, route, key)?;
+        let method = Method::from_bytes(request.method.as_bytes()).ok()?;
+        Some(Self { method, uri: request.target.parse().ok()?, headers, body: request.body.clone() })
+    }
+
+    fn request(&self, attempt: u32, left: Duration) -> Request<SendBody> {
+        let mut request = Request::new(SendBody::Full(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        request.headers_mut().insert(ATTEMPT, HeaderValue::from(attempt));
+        request.headers_mut().insert(TIMEOUT, HeaderValue::from(millis(left)));
+        request
+    }
+}
+
+/// What every request to the route's upstream carries beside the caller's own headers.
+pub fn add_route_headers(headers: &mut HeaderMap, route: &Route, key: Option<&str>) -> Option<()> {
+    let upstream = &route.upstream;
+    for (name, value) in &upstream.headers {
+        headers.insert(name.clone(), value.clone());
+    }
+    if !upstream.keeps_client_host || !headers.contains_key(HOST) {
+        headers.insert(HOST, HeaderValue::from_str(&upstream.authority).ok()?);
+    }
+    if let Some(key) = key {
+        let name = route.key.upstream_header.as_ref().unwrap_or(&route.key.header);
+        headers.insert(name.clone(), HeaderValue::from_str(key).ok()?);
+    }
+    Some(())
+}
+
+impl Run<'_> {
+    /// One try. The intent to send is durable before the first byte goes, and the lease is looked at right before it.
+    ///
+    /// # Errors
+    /// The intent could not be made durable: nothing was sent.
+    pub(super) async fn attempt(&mut self) -> Result<Attempted, WriteError> {
+        self.tries = self.tries.next_try();
+        let counted = std::mem::take(&mut self.counted);
+        let connection = match self.connect().await {
+            Ok(connection) => connection,
+            Err(attempted) => return Ok(attempted),
+        };
+        self.intend(counted).await?;
+        match self.too_late() {
+            Some(attempted) => Ok(attempted),
+            None => Ok(self.send(connection).await),
+        }
+    }
+
+    async fn connect(&mut self) -> Result<Connection, Attempted> {
+        let freshness = freshness(self.rule.repeat, self.new_connection);
+        let connecting = timeout_at(self.deadline, self.lane.client.checkout(freshness));
+        match self.owner.holding(connecting).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(Attempted::not_sent(Cause::Connect, error)),
+            Err(_elapsed) => {
+                Err(Attempted::not_sent(Cause::Deadline, "the deadline was over before a connection was there"))
+            }
+        }
+    }
+
+    /// The write that opened the run may have counted its first attempt, and that one only. The lease is looked at when
+    /// the intent is durable: whoever stood still meanwhile may have lost it.
+    async fn intend(&mut self, counted: bool) -> Result<(), WriteError> {
+        if !counted {
+            let lease = self.owner.lease();
+            self.owner.write(|operation, step| operation.mark_sent(lease, step)).await?;
+        }
+        self.owner.ready_to_send().await
+    }
+
+    /// Checked right before the first byte, for the store took its time: nothing begins after the deadline, and a repeat
+    /// that the upstream no longer knows as one would run anew.
+    fn too_late(&self) -> Option<Attempted> {
+        let operation = &self.owner.operation;
+        let repeat = self.rule.repeat_at(operation.first_sent_at, self.owner.store().now());
+        if operation.may_have_run && repeat == Repeat::Unsafe {
+            return Some(Attempted::not_sent(Cause::Unsendable, "the upstream may have forgotten the key by now"));
+        }
+        let over = Instant::now() >= self.deadline;
+        over.then(|| Attempted::not_sent(Cause::Deadline, "the deadline was over before the first byte could go"))
+    }
+
+    async fn send(&mut self, connection: Connection) -> Attempted {
+        let reused = connection.reused();
+        let now = Instant::now();
+        let until = self.deadline.min(now + self.route.retry.attempt_timeout);
+        let request =
+            self.outgoing.request(self.owner.operation.attempts, self.deadline.saturating_duration_since(now));
+        self.lane.counters.attempts.add();
+        let sent = self.owner.holding(timeout_at(until, connection.send(request))).await;
+        let attempted = match sent {
+            Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                Attempted::bare(Outcome::BadHead, UNASKED)
+            }
+            Ok(Ok(response)) => Attempted::answered(response, self.owner.store().now()),
+            Ok(Err(error)) => Attempted::failed(&error, reused),
+            Err(_elapsed) => Attempted::silent(Silence::Timeout, "no answer within the attempt timeout"),
+        };
+        tracing::debug!(
+            operation = %self.owner.operation.id,
+            attempt = self.owner.operation.attempts,
+            outcome = ?attempted.outcome,
+            failure = attempted.failure,
+            "attempt"
+        );
+        attempted
+    }
+
+    /// Reads the body of an answer that would end the run, as far as a receipt goes. A cut one is another outcome.
+    pub(super) async fn read(&mut self, mut attempted: Attempted) -> Attempted {
+        let Some(answer) = attempted.answer.take() else { return attempted };
+        let UpstreamAnswer { head, body } = answer;
+        let AnswerBody::Unread(body) = body else {
+            return Attempted { answer: Some(UpstreamAnswer { head, body }), ..attempted };
+        };
+        let limit = if is_event_stream(&head.headers) { 0 } else { self.route.max_receipt };
+        match self.owner.holding(collect(body, limit)).await {
+            Ok(body) => attempted.answer = Some(UpstreamAnswer { head, body }),
+            Err(Cut { part, failure }) => {
+                attempted.outcome = Outcome::Cut { status: head.status.as_u16() };
+                (attempted.part, attempted.failure) = (part, Some(failure));
+            }
+        }
+        attempted
+    }
+}
+
+impl Attempted {
+    fn answered(response: Response<ReceivedBody>, now: Timestamp) -> Self {
+        let (head, body) = response.into_parts();
+        let headers = from_upstream(head.headers);
+        let outcome = Outcome::Answer { status: head.status.as_u16() };
+        let advice = Advice { vetoed: retry_after::vetoes(&headers), hint: retry_after::hint(&headers, now) };
+        let head = Head { status: head.status, headers };
+        let answer = UpstreamAnswer { head, body: AnswerBody::Unread(body) };
+        Self { outcome, answer: Some(answer), advice, part: Bytes::new(), failure: None }
+    }
+
+    fn failed(error: &SendError, reused: bool) -> Self {
+        match error {
+            SendError::NotSent { .. } => {
+                Self::bare(Outcome::NotSent { cause: Cause::Connect, reused_connection: reused }, error)
+            }
+            SendError::MaybeSent { .. } => Self::silent(Silence::Closed, error),
+            SendError::BadHead { .. } => Self::bare(Outcome::BadHead, error),
+        }
+    }
+
+    fn not_sent(cause: Cause, failure: impl ToString) -> Self {
+        Self::bare(Outcome::NotSent { cause, reused_connection: false }, failure)
+    }
+
+    fn silent(silence: Silence, failure: impl ToString) -> Self {
+        Self::bare(Outcome::Silent(silence), failure)
+    }
+
+    fn bare(outcome: Outcome, failure: impl ToString) -> Self {
+        let failure = Some(failure.to_string());
+        Self { outcome, answer: None, advice: Advice::default(), part: Bytes::new(), failure }
+    }
+
+    /// Lets an answer go that nobody will see, and keeps its connection if that is cheap.
+    pub async fn discard(self) {
+        if let Some(UpstreamAnswer { body: AnswerBody::Unread(body), .. }) = self.answer {
+            body.discard().await;
+        }
+    }
+}
+
+impl AnswerBody {
+    /// All of it, or what it takes to tell it live.
+    pub fn whole(self) -> Result<Bytes, Unfinished> {
+        match self {
+            Self::Whole(body) => Ok(body),
+            Self::Long(unfinished) => Err(unfinished),
+            Self::Unread(rest) => Err(Unfinished { read: Bytes::new(), rest }),
+        }
+    }
+}
+
+/// How new the connection of an attempt has to be.
+pub(super) fn freshness(repeat: Repeat, new_connection: bool) -> Freshness {
+    match repeat {
+        _ if new_connection => Freshness::Fresh,
+        Repeat::Unsafe => Freshness::Careful,
+        Repeat::WithKey | Repeat::Harmless => Freshness::Reuse,
+    }
+}
+
+/// An answer's headers as they may go on to a client.
+pub fn from_upstream(mut headers: HeaderMap) -> HeaderMap {
+    remove_hop_by_hop(&mut headers);
+    drop_ours(&mut headers);
+    headers
+}
+
+/// Events are for the moment: nobody waits for the end of such a stream.
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    let media = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    media.get(..17).is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"))
+}
+
+async fn collect(mut body: ReceivedBody, limit: u64) -> Result<AnswerBody, Cut> {
+    let mut read: Vec<Bytes> = Vec::new();
+    let mut length = 0;
+    if limit == 0 {
+        return Ok(AnswerBody::Long(Unfinished { read: Bytes::new(), rest: body }));
+    }
+    while let Some(frame) = body.frame().await {
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(error) => return Err(Cut { part: joined(read), failure: error.to_string() }),
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        length += data.len() as u64;
+        read.push(data);
+        if length > limit {
+            return Ok(AnswerBody::Long(Unfinished { read: joined(read), rest: body }));
+        }
+    }
+    Ok(AnswerBody::Whole(joined(read)))
+}
+
+/// One piece is the usual case, and is not copied.
+fn joined(mut pieces: Vec<Bytes>) -> Bytes {
+    match pieces.len() {
+        0 => Bytes::new(),
+        1 => pieces.swap_remove(0),
+        _ => pieces.concat().into(),
+    }
+}

@@ -1,0 +1,129 @@
+//! A request that reached the engine: routed, its caller known, its body read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use tokio::time::Instant;
+
+use crate::config::{DuplicateWindow, Route, upstream_target};
+use crate::engine::buffers::Held;
+use crate::operation::admission::{Repeat, ResendRule};
+use crate::operation::transition::Retention;
+use crate::operation::{Identity, KeySource, OperationId, Scope, StoredRequest};
+use crate::upstream::is_credential;
+
+/// For a look at what became of a call without a key.
+const STAMPED_LIFE: Duration = Duration::from_secs(5 * 60);
+
+/// A write on a guarded route, before anything is known about its key.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub route: Arc<Route>,
+    pub scope: Scope,
+    pub method: Method,
+    /// Path and query as they came.
+    pub target: String,
+    /// As they go upstream: hop-by-hop headers and ours are gone, `Via` and `X-Forwarded-*` are there.
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// No attempt starts later.
+    pub deadline: Instant,
+    /// The room that the body takes, for as long as somebody may send it.
+    pub room: Option<Arc<Held>>,
+}
+
+/// A call whose operation is known.
+#[derive(Clone, Debug)]
+pub struct NamedCall {
+    pub call: Call,
+    pub id: OperationId,
+    pub identity: Identity,
+    /// Another payload is not another use of the key, but another payload for the same session and step.
+    pub named_by_step: bool,
+}
+
+impl Call {
+    pub fn repeat(&self) -> Repeat {
+        self.route.repeat_for(&self.method)
+    }
+
+    /// What may be kept of the request: everything but the caller's credentials.
+    pub fn stored(&self) -> StoredRequest {
+        let mut kept = self.headers.clone();
+        let credentials: Vec<_> = kept.keys().filter(|name| is_credential(name)).cloned().collect();
+        for name in &credentials {
+            kept.remove(name);
+        }
+        let ours = &self.route.upstream.headers;
+        let is_the_callers = |name: &HeaderName| !ours.iter().any(|(own, _)| own == name);
+        StoredRequest {
+            method: self.method.to_string(),
+            target: upstream_target(&self.route, &self.target),
+            headers: kept,
+            body: self.body.clone(),
+            had_credential: credentials.iter().any(is_the_callers),
+        }
+    }
+
+    /// The credentials that this call brought, to be sent with the stored request.
+    pub fn credentials(&self) -> Vec<(HeaderName, HeaderValue)> {
+        let credentials = self.headers.iter().filter(|(name, _)| is_credential(name));
+        credentials.map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+}
+
+impl NamedCall {
+    /// What a second send of this very call means.
+    pub fn repeat(&self) -> Repeat {
+        self.resend_rule().repeat
+    }
+
+    pub fn resend_rule(&self) -> ResendRule {
+        resend_rule(&self.call.route, &self.call.method, &self.identity)
+    }
+
+    pub fn retention(&self) -> Retention {
+        retention(&self.call.route, &self.identity)
+    }
+
+    /// The name under which the store remembers who used this session and step last; only for keys that have the
+    /// payload in them.
+    pub fn step_note(&self) -> Option<String> {
+        let Identity { route, session, step, source, .. } = &self.identity;
+        let (session, step) = (session.as_deref()?, step.as_deref()?);
+        if *source != KeySource::Derived || self.named_by_step {
+            return None;
+        }
+        let name =
+            OperationId::of(self.call.scope.digest(), route, &format!("{}:{session}:{step}", session.len()), None);
+        Some(format!("step:{name}"))
+    }
+}
+
+/// The rule under which a call may be sent once more. An upstream that honours keys and gets none honours nothing.
+pub fn resend_rule(route: &Route, method: &Method, identity: &Identity) -> ResendRule {
+    let repeat = match route.repeat_for(method) {
+        Repeat::WithKey if identity.upstream_key.is_none() => Repeat::Unsafe,
+        repeat => repeat,
+    };
+    ResendRule {
+        repeat,
+        key_retention: route.upstream.key_retention,
+        attempt_timeout: route.retry.attempt_timeout,
+        settle: route.upstream.settle,
+    }
+}
+
+/// How long an operation's end is kept. Nobody can name a stamped key again but by looking its operation up.
+pub fn retention(route: &Route, identity: &Identity) -> Retention {
+    let whole = Retention { receipts: route.receipts, tombstones: route.tombstones };
+    let within =
+        |most: Duration| Retention { receipts: whole.receipts.min(most), tombstones: whole.tombstones.min(most) };
+    match (identity.source, route.duplicate_window) {
+        (KeySource::Client | KeySource::Derived, _) => whole,
+        (KeySource::Window, DuplicateWindow::For(window)) => within(window.max(STAMPED_LIFE)),
+        (KeySource::Window | KeySource::Stamped, _) => within(STAMPED_LIFE),
+    }
+}

@@ -1,0 +1,215 @@
+//! From a key to its owner or its answer: the claim table, acted out.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::config::InFlight;
+use crate::engine::Engine;
+use crate::engine::answer::Answer;
+use crate::engine::call::NamedCall;
+use crate::engine::conclusion::Conclusion;
+use crate::engine::flight::{Passenger, Pilot, Seat, Wait};
+use crate::engine::meet::{Alike, Met};
+use crate::engine::owner::{Owner, WriteError};
+use crate::engine::refusal;
+use crate::engine::run::Dispatch;
+use crate::engine::settle::{FIRST_PAUSE, LONGEST_PAUSE};
+use crate::operation::admission::Repeat;
+use crate::operation::transition::{Change, Ended, Opening, RequestChange, Retention, claim};
+use crate::operation::{Cause, Fence, OperationId, StoredRequest};
+use crate::store::{Claimed, StoreError};
+
+/// How often a pilot may find the record changed under his hands before he calls it in progress.
+pub(super) const MAX_ROUNDS: usize = 32;
+
+/// The caller who waits for the pilot; gets the answer of the run itself, everybody else a replay.
+pub struct FirstCaller(Option<oneshot::Sender<Answer>>);
+
+impl FirstCaller {
+    /// A run that nobody waits for.
+    pub fn nobody() -> Self {
+        Self(None)
+    }
+
+    /// Hands the answer over. A caller who has hung up takes nothing from the call.
+    pub fn answer(&mut self, answer: Answer) {
+        if let Some(sender) = self.0.take() {
+            drop(sender.send(answer));
+        }
+    }
+}
+
+impl Engine {
+    /// A guarded call from its key to its answer. The work is a task of its own: a caller who hangs up drops nothing.
+    pub async fn fly(self: &Arc<Self>, named: NamedCall) -> Answer {
+        let patience = (Instant::now() + named.call.route.in_flight_wait).min(named.call.deadline);
+        loop {
+            let passenger = match self.shared.flights.enter(named.id, named.identity.fingerprint) {
+                Seat::OtherRequest => return refusal::other_request(&named).answer(),
+                Seat::Pilot(pilot) => return self.take_off(pilot, named).await,
+                Seat::Passenger(passenger) => passenger,
+            };
+            match wait_aboard(passenger, named.call.route.in_flight, patience).await {
+                Wait::Landed(end) if end.is_in_progress() && Instant::now() < patience => {}
+                Wait::Landed(end) => return end.answer(),
+                Wait::StillRunning => return refusal::in_progress(named.id, &named.identity).answer(),
+                Wait::Lost => {}
+            }
+        }
+    }
+
+    async fn take_off(self: &Arc<Self>, pilot: Pilot, named: NamedCall) -> Answer {
+        let (sender, receiver) = oneshot::channel();
+        let (id, key) = (named.id, (named.identity.key.clone(), named.identity.source));
+        let engine = Arc::clone(self);
+        self.shared.tasks.spawn(async move {
+            let mut caller = FirstCaller(Some(sender));
+            let conclusion = engine.claim(&pilot, named, &mut caller).await;
+            caller.answer(conclusion.answer());
+            pilot.land(conclusion);
+        });
+        receiver.await.unwrap_or_else(|_| refusal::owner_lost(id, key).answer())
+    }
+
+    /// One atomic store step, then whatever the record says.
+    async fn claim(self: &Arc<Self>, pilot: &Pilot, named: NamedCall, caller: &mut FirstCaller) -> Conclusion {
+        let mut past = None;
+        for _ in 0..MAX_ROUNDS {
+            let since = Instant::now();
+            let change = match self.first_record(&named) {
+                Ok(change) => change,
+                Err(conclusion) => return *conclusion,
+            };
+            let met = match self.store.claim(&change, past).await {
+                Ok(Claimed::Won) => Ok(self.won(&named, change, since)),
+                Ok(Claimed::Exists(found)) => Box::pin(self.meet(pilot, &named, *found)).await,
+                Ok(Claimed::Alike(found)) => match self.look_alike(&named, &found) {
+                    Alike::SameOperation => Box::pin(self.meet(pilot, &named, *found)).await,
+                    Alike::Stops(conclusion) => return *conclusion,
+                    Alike::Another(id) => {
+                        past = Some(id);
+                        continue;
+                    }
+                },
+                Err(error) => {
+                    self.withdraw(change, &error);
+                    Err(error)
+                }
+            };
+            match met {
+                Ok(Met::Owned(owner, request)) => {
+                    pilot.running();
+                    let dispatch = self.dispatch(&named, request);
+                    // Its future is large, and a replay has no use for it.
+                    return Box::pin(self.run(*owner, dispatch, caller)).await;
+                }
+                Ok(Met::Concluded(conclusion)) => return *conclusion,
+                Ok(Met::Changed(_) | Met::Gone) => {}
+                Err(error) => {
+                    tracing::warn!(operation = %named.id, route = %named.call.route.name, %error, "claim failed");
+                    return refusal::store_unavailable(&named, &error);
+                }
+            }
+        }
+        refusal::in_progress(named.id, &named.identity)
+    }
+
+    fn dispatch(&self, named: &NamedCall, request: StoredRequest) -> Dispatch {
+        let NamedCall { call, .. } = named;
+        Dispatch {
+            route: Arc::clone(&call.route),
+            request,
+            credentials: call.credentials(),
+            deadline: call.deadline,
+            earlier: self.look_for_earlier(named),
+        }
+    }
+
+    /// Where another payload for the same session and step is another operation, the answer names the one before.
+    /// Nothing is decided on it, so the store is asked beside the run.
+    fn look_for_earlier(&self, named: &NamedCall) -> Option<JoinHandle<Option<OperationId>>> {
+        let note = named.step_note()?;
+        let (store, own) = (Arc::clone(&self.store), named.id);
+        let until = store.now().after(named.call.route.tombstones);
+        Some(self.shared.tasks.spawn(async move {
+            let before = store.remember(&note, &own.to_string(), Some(until)).await.ok()??;
+            before.parse().ok().filter(|id| *id != own)
+        }))
+    }
+
+    /// The request goes from the change to the run; where it is not stored the run makes it anew.
+    fn won(&self, named: &NamedCall, change: Change, since: Instant) -> Met {
+        let request = match change.request {
+            RequestChange::Put(request) => request,
+            RequestChange::Keep | RequestChange::Drop => named.call.stored(),
+        };
+        Met::Owned(Box::new(self.owner(change.operation, since)), request)
+    }
+
+    fn first_record(&self, named: &NamedCall) -> Result<Change, Box<Conclusion>> {
+        let ownership = self.ownership(named.call.deadline);
+        let (identity, request, opening) = (named.identity.clone(), named.call.stored(), opening(named.repeat()));
+        let change = claim(named.id, identity, request, ownership, opening, self.step());
+        let mut change = change.map_err(|error| Box::new(refusal::internal(named, &error)))?;
+        if !named.call.route.payload.store_request {
+            change.request = RequestChange::Keep;
+        }
+        Ok(change)
+    }
+
+    /// A claim whose fate is unknown must not leave a record that somebody would send later: nothing was sent, and
+    /// that is what its owner says as soon as the store hears him. The claim itself may still be on its way, so a store
+    /// that has not seen it is asked again for the length of a lease.
+    pub(super) fn withdraw(self: &Arc<Self>, change: Change, error: &StoreError) {
+        if !matches!(error, StoreError::Timeout | StoreError::Connection(_)) {
+            return;
+        }
+        let Ok(place) = Arc::clone(&self.shared.withdrawals).try_acquire_owned() else {
+            return tracing::warn!(operation = %change.operation.id, "too many claims to take back; its lease will end");
+        };
+        let owner = self.owner(change.operation, Instant::now());
+        let taking_back = take_back(owner, change.expected, self.default_retention());
+        self.shared.tasks.spawn(async move {
+            taking_back.await;
+            drop(place);
+        });
+    }
+}
+
+/// `before` is what the store holds for as long as the claim has not arrived.
+async fn take_back(mut owner: Owner, before: Option<Fence>, keep: Retention) {
+    let since = Instant::now();
+    let ended = Ended { cause: Cause::Store, may_have_run: false };
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let is_late = match owner.write(|operation, step| operation.end(ended, keep, step)).await {
+            Ok(()) | Err(WriteError::Illegal(_)) => return,
+            Err(WriteError::Store(_)) => true,
+            Err(WriteError::Gone) => since.elapsed() < owner.lease(),
+            Err(WriteError::Fenced(found)) => Some(found.operation.fence) == before && since.elapsed() < owner.lease(),
+        };
+        if !is_late {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn wait_aboard(passenger: Passenger, in_flight: InFlight, patience: Instant) -> Wait {
+    match in_flight {
+        InFlight::Wait => passenger.landing(patience).await,
+        InFlight::Reject => passenger.departure().await,
+    }
+}
+
+/// Where a false "may have run" would cost a person's time, the send has a store step of its own before it.
+pub(super) fn opening(repeat: Repeat) -> Opening {
+    match repeat {
+        Repeat::Unsafe => Opening::Claimed,
+        Repeat::WithKey | Repeat::Harmless => Opening::Sent,
+    }
+}

@@ -1,0 +1,140 @@
+//! Callers of one key in this process share one flight: the first flies, the others wait for where it lands.
+//!
+//! Nobody polls: a flight is a watch channel. The map is shared by all runtime threads.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::engine::conclusion::Conclusion;
+use crate::operation::{Fingerprint, OperationId};
+
+/// How far a flight has come.
+#[derive(Clone, Debug)]
+enum Phase {
+    /// The store has not said yet who owns the key: it may be a replay in no time.
+    Claiming,
+    /// Somebody, here or elsewhere, is at work on it.
+    Running,
+    Landed(Arc<Conclusion>),
+}
+
+/// All flights of this process.
+#[derive(Clone, Default)]
+pub struct Flights(Arc<Mutex<HashMap<OperationId, Flight>>>);
+
+#[derive(Clone)]
+struct Flight {
+    fingerprint: Fingerprint,
+    phase: watch::Receiver<Phase>,
+}
+
+/// What a caller finds who wants to fly.
+pub enum Seat {
+    /// Nobody flies with this key: fly.
+    Pilot(Pilot),
+    /// Wait for the pilot.
+    Passenger(Passenger),
+    /// A flight with this key carries another request.
+    OtherRequest,
+}
+
+impl Flights {
+    pub fn enter(&self, id: OperationId, fingerprint: Fingerprint) -> Seat {
+        let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match flights.entry(id) {
+            Entry::Occupied(flight) if flight.get().fingerprint != fingerprint => Seat::OtherRequest,
+            Entry::Occupied(flight) => Seat::Passenger(Passenger { phase: flight.get().phase.clone() }),
+            Entry::Vacant(free) => {
+                let (sender, phase) = watch::channel(Phase::Claiming);
+                free.insert(Flight { fingerprint, phase });
+                Seat::Pilot(Pilot { id, flights: self.clone(), phase: sender, landed: false })
+            }
+        }
+    }
+
+    /// The running flight of an operation, for those who only want to see it land.
+    pub fn watch(&self, id: OperationId) -> Option<Passenger> {
+        let flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        flights.get(&id).map(|flight| Passenger { phase: flight.phase.clone() })
+    }
+
+    fn remove(&self, id: OperationId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+}
+
+/// The right to fly. Every exit ends the flight: landing tells the passengers; a drop (panic, cancellation) closes the
+/// channel, and they are told that it was lost.
+pub struct Pilot {
+    id: OperationId,
+    flights: Flights,
+    phase: watch::Sender<Phase>,
+    landed: bool,
+}
+
+impl Pilot {
+    /// From now on it is known that the key is being worked on.
+    pub fn running(&self) {
+        self.phase.send_replace(Phase::Running);
+    }
+
+    /// Off the map first, so that whoever comes after the landing asks the store.
+    pub fn land(mut self, conclusion: Conclusion) {
+        self.landed = true;
+        self.flights.remove(self.id);
+        self.phase.send_replace(Phase::Landed(Arc::new(conclusion)));
+    }
+}
+
+impl Drop for Pilot {
+    fn drop(&mut self) {
+        if !self.landed {
+            self.flights.remove(self.id);
+        }
+    }
+}
+
+/// Somebody who waits for a flight.
+pub struct Passenger {
+    phase: watch::Receiver<Phase>,
+}
+
+/// What a passenger got for waiting.
+pub enum Wait {
+    Landed(Arc<Conclusion>),
+    /// Still running when the patience was over.
+    StillRunning,
+    /// The pilot is gone without a word.
+    Lost,
+}
+
+impl Passenger {
+    /// Waits until the flight has landed, or `until`.
+    pub async fn landing(mut self, until: Instant) -> Wait {
+        let landed = self.phase.wait_for(|phase| matches!(phase, Phase::Landed(_)));
+        match tokio::time::timeout_at(until, landed).await {
+            Err(_) => Wait::StillRunning,
+            Ok(Err(_)) => Wait::Lost,
+            Ok(Ok(phase)) => seen(&phase),
+        }
+    }
+
+    /// Waits only until it is known whether there is something to wait for.
+    pub async fn departure(mut self) -> Wait {
+        match self.phase.wait_for(|phase| !matches!(phase, Phase::Claiming)).await {
+            Err(_) => Wait::Lost,
+            Ok(phase) => seen(&phase),
+        }
+    }
+}
+
+fn seen(phase: &Phase) -> Wait {
+    match phase {
+        Phase::Claiming | Phase::Running => Wait::StillRunning,
+        Phase::Landed(conclusion) => Wait::Landed(conclusion.clone()),
+    }
+}

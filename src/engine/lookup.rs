@@ -1,0 +1,67 @@
+//! What a caller may see of his own operations, and of nobody else's.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::clock::Timestamp;
+use crate::engine::Engine;
+use crate::engine::problem::{Code, Problem};
+use crate::engine::refusal;
+use crate::operation::key::bucket_of_stamped;
+use crate::operation::{Operation, OperationId, Receipt, Scope};
+use crate::store::Found;
+
+const POLL: Duration = Duration::from_millis(100);
+
+/// An operation as it stands at `now`, by the store's clock.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub operation: Operation,
+    pub receipt: Option<Receipt>,
+    pub now: Timestamp,
+}
+
+impl Engine {
+    /// Looks an operation up; with `wait`, first waits that long for a running one to end.
+    ///
+    /// # Errors
+    /// `not-found` for what is not there and for what is another caller's; `store-unavailable`.
+    pub async fn look_up(&self, scope: &Scope, id: OperationId, wait: Duration) -> Result<View, Problem> {
+        let until = Instant::now() + wait;
+        loop {
+            let view = self.view(scope, id).await?;
+            if view.operation.is_ownerless(view.now) || Instant::now() >= until {
+                return Ok(view);
+            }
+            match self.shared.flights.watch(id) {
+                Some(passenger) => drop(passenger.landing(until).await),
+                None => tokio::time::sleep_until(until.min(Instant::now() + POLL)).await,
+            }
+        }
+    }
+
+    /// Looks an operation up by route and key.
+    ///
+    /// # Errors
+    /// As [`Engine::look_up`].
+    pub async fn look_up_key(&self, scope: &Scope, route: &str, key: &str) -> Result<View, Problem> {
+        let named = self.view(scope, OperationId::of(scope.digest(), route, key, None)).await;
+        match (named, bucket_of_stamped(key)) {
+            (Err(problem), Some(bucket)) if problem.code == Code::NotFound => {
+                self.view(scope, OperationId::of(scope.digest(), route, key, Some(bucket))).await
+            }
+            (found, _) => found,
+        }
+    }
+
+    async fn view(&self, scope: &Scope, id: OperationId) -> Result<View, Problem> {
+        match self.store.read(id).await {
+            Ok(Some(Found { operation, receipt })) if operation.identity.scope == *scope => {
+                Ok(View { operation, receipt, now: self.store.now() })
+            }
+            Ok(_) => Err(Problem::new(Code::NotFound, "No operation of this caller has that name.")),
+            Err(error) => Err(refusal::store_problem(&error)),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! A record that already exists: followed, taken over, claimed anew, ended, or told as it is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::config::InFlight;
+use crate::engine::Engine;
+use crate::engine::call::NamedCall;
+use crate::engine::claim::{MAX_ROUNDS, opening};
+use crate::engine::conclusion::Conclusion;
+use crate::engine::flight::{Pilot, Wait};
+use crate::engine::owner::Owner;
+use crate::engine::refusal;
+use crate::operation::admission::Admission;
+use crate::operation::transition::RequestChange;
+use crate::operation::{Operation, OperationId, State, StateName, StoredRequest};
+use crate::store::{Found, StoreError, Written};
+
+const POLL_FIRST: Duration = Duration::from_millis(40);
+const POLL_MAX: Duration = Duration::from_secs(1);
+
+/// What a look at an existing record led to.
+pub(super) enum Met {
+    Owned(Box<Owner>, StoredRequest),
+    Concluded(Box<Conclusion>),
+    /// It is another record now.
+    Changed(Box<Found>),
+    /// It went away: claim the key anew.
+    Gone,
+}
+
+/// What an identical unnamed call means for this one.
+pub(super) enum Alike {
+    SameOperation,
+    Stops(Box<Conclusion>),
+    Another(OperationId),
+}
+
+impl Engine {
+    /// The row of the claim table that the record is in, until it leads to an owner or an answer.
+    pub(super) async fn meet(
+        self: &Arc<Self>,
+        pilot: &Pilot,
+        named: &NamedCall,
+        mut found: Found,
+    ) -> Result<Met, StoreError> {
+        for _ in 0..MAX_ROUNDS {
+            let rule = named.resend_rule();
+            let met = match found.operation.admit(Some(&named.identity.fingerprint), &rule, self.store.now()) {
+                Admission::InProgress => self.follow(pilot, named, &found).await?,
+                Admission::TakeOver if self.is_due_too_late(named, &found) => still_running(&found.operation),
+                admission @ (Admission::TakeOver | Admission::ClaimAgain) => {
+                    self.enter(named, &found, admission).await?
+                }
+                Admission::Lapse => self.end_lapsed(named, &found).await?,
+                Admission::KeyReused => Met::Concluded(Box::new(refusal::other_request(named))),
+                row => Met::Concluded(Box::new(refusal::of_record(&found, row))),
+            };
+            match met {
+                Met::Changed(other) => found = *other,
+                done => return Ok(done),
+            }
+        }
+        Ok(still_running(&found.operation))
+    }
+
+    /// Whoever takes over a wait keeps to it, so it is not for a caller who is gone before it ends.
+    fn is_due_too_late(&self, named: &NamedCall, found: &Found) -> bool {
+        let State::Waiting { not_before, .. } = found.operation.state else { return false };
+        Instant::now() + not_before.since(self.store.now()) >= named.call.deadline
+    }
+
+    /// Becomes the owner of a record that stands still. What is sent are the bytes of its first call; only where
+    /// nothing can have run may the present caller's stand in for bytes that were not kept.
+    async fn enter(
+        self: &Arc<Self>,
+        named: &NamedCall,
+        found: &Found,
+        admission: Admission,
+    ) -> Result<Met, StoreError> {
+        let operation = &found.operation;
+        let kept = self.store.request(operation.id).await?;
+        if kept.is_none() && (operation.may_have_run || operation.state.name() == StateName::Sent) {
+            return match admission {
+                Admission::TakeOver => self.end_lapsed(named, found).await,
+                _ => Ok(Met::Concluded(Box::new(refusal::of_record(found, Admission::Unknown)))),
+            };
+        }
+        let since = Instant::now();
+        let ownership = self.ownership(named.call.deadline);
+        let change = match admission {
+            Admission::TakeOver => operation.take_over(ownership, self.step()),
+            _ => operation.claim_again(ownership, opening(named.repeat()), self.step()),
+        };
+        let mut change = match change {
+            Ok(change) => change,
+            Err(error) => return Ok(Met::Concluded(Box::new(refusal::internal(named, &error)))),
+        };
+        if kept.is_none() && named.call.route.payload.store_request {
+            change.request = RequestChange::Put(named.call.stored());
+        }
+        match self.store.write(&change).await {
+            Ok(Written::Applied) => {
+                let owner = self.owner(change.operation, since);
+                Ok(Met::Owned(Box::new(owner), kept.unwrap_or_else(|| named.call.stored())))
+            }
+            Ok(Written::Refused(other)) => Ok(Met::Changed(other)),
+            Ok(Written::Gone) => Ok(Met::Gone),
+            Err(error) => {
+                self.withdraw(change, &error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a record whose owner is gone and that nobody may go on with.
+    async fn end_lapsed(&self, named: &NamedCall, found: &Found) -> Result<Met, StoreError> {
+        let change = match found.operation.lapse(named.retention(), self.step()) {
+            Ok(change) => change,
+            Err(error) => return Ok(Met::Concluded(Box::new(refusal::internal(named, &error)))),
+        };
+        Ok(match self.store.write(&change).await? {
+            Written::Applied => Met::Changed(Box::new(Found { operation: change.operation, receipt: None })),
+            Written::Refused(other) => Met::Changed(other),
+            Written::Gone => Met::Gone,
+        })
+    }
+
+    /// Somebody owns the record. In this process that is a flight to join; elsewhere its record has to be looked at
+    /// again and again.
+    async fn follow(&self, pilot: &Pilot, named: &NamedCall, found: &Found) -> Result<Met, StoreError> {
+        let id = found.operation.id;
+        let route = &named.call.route;
+        pilot.running();
+        if route.in_flight == InFlight::Reject {
+            return Ok(still_running(&found.operation));
+        }
+        let until = (Instant::now() + route.in_flight_wait).min(named.call.deadline);
+        if id != named.id
+            && let Some(passenger) = self.shared.flights.watch(id)
+        {
+            return Ok(Met::Concluded(Box::new(match passenger.landing(until).await {
+                Wait::Landed(end) => Conclusion::clone(&end),
+                Wait::StillRunning | Wait::Lost => refusal::in_progress(id, &found.operation.identity),
+            })));
+        }
+        let mut pause = POLL_FIRST;
+        while Instant::now() < until {
+            tokio::time::sleep_until(until.min(Instant::now() + pause)).await;
+            pause = self.jittered(pause.saturating_mul(2).min(POLL_MAX));
+            match self.store.read(id).await? {
+                None => return Ok(Met::Gone),
+                Some(now) if now.operation.is_ownerless(self.store.now()) => return Ok(Met::Changed(Box::new(now))),
+                Some(_) => {}
+            }
+        }
+        Ok(still_running(&found.operation))
+    }
+
+    /// A call without a key of its own meets one of the same content.
+    pub(super) fn look_alike(&self, named: &NamedCall, found: &Found) -> Alike {
+        let operation = &found.operation;
+        if operation.stops_alike() {
+            return Alike::Stops(Box::new(refusal::unresolved_alike(named, found)));
+        }
+        let window = operation.identity.alike.and_then(|alike| alike.until);
+        match window {
+            Some(until) if until > self.store.now() => Alike::SameOperation,
+            _ => Alike::Another(operation.id),
+        }
+    }
+}
+
+/// Of the operation that is there: an unnamed call may have met another one than its own.
+fn still_running(operation: &Operation) -> Met {
+    Met::Concluded(Box::new(refusal::in_progress(operation.id, &operation.identity)))
+}

@@ -1,0 +1,236 @@
+//! The life of a call: claim, attempt, decide, settle.
+//!
+//! Owns the order of things: intent is durable before the first byte goes upstream, and the receipt is durable before
+//! the client sees the answer end. What may happen is decided in `operation` and `retry`; here it is done.
+
+pub mod answer;
+pub mod attempt;
+pub mod buffers;
+pub mod call;
+pub mod claim;
+pub mod conclusion;
+pub mod flight;
+pub mod limits;
+pub mod live;
+pub mod lookup;
+pub mod meet;
+pub mod name;
+pub mod owner;
+pub mod pass;
+pub mod problem;
+pub mod recover;
+pub mod refusal;
+pub mod report;
+pub mod run;
+pub mod scopes;
+pub mod settle;
+pub mod status;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{Callers, Config, OnStoreDown, Route, upstream_target};
+use crate::engine::answer::{Answer, Unguarded};
+use crate::engine::call::{Call, NamedCall};
+use crate::engine::flight::Flights;
+use crate::engine::limits::Limits;
+use crate::engine::owner::Owner;
+use crate::engine::pass::Passage;
+use crate::engine::scopes::Scopes;
+use crate::engine::status::{RouteStatus, Status};
+use crate::entropy::Entropy;
+use crate::operation::admission::Admission;
+use crate::operation::transition::{Ownership, Retention, Step};
+use crate::operation::{Operation, OwnerId, WriteId};
+use crate::store::Store;
+use crate::upstream::{Client, SendBody};
+
+/// Claims that are taken back at the same time; the rest is left to the end of its lease.
+const WITHDRAWALS: usize = 1024;
+
+/// What all runtime threads of a process share.
+pub struct Shared {
+    pub config: Arc<Config>,
+    pub flights: Flights,
+    pub limits: Limits,
+    pub scopes: Scopes,
+    /// Places for claims that are being taken back from a store that did not answer.
+    pub withdrawals: Arc<Semaphore>,
+    pub status: Arc<Status>,
+    pub entropy: Entropy,
+    /// Guarded calls: they outlive their callers, and draining waits for them.
+    pub tasks: TaskTracker,
+}
+
+impl Shared {
+    /// Nothing is under way yet.
+    pub fn new(config: Arc<Config>, entropy: Entropy) -> Self {
+        Self {
+            flights: Flights::default(),
+            limits: Limits::of(&config.routes),
+            scopes: Scopes::default(),
+            withdrawals: Arc::new(Semaphore::new(WITHDRAWALS)),
+            status: Arc::new(Status::new()),
+            tasks: TaskTracker::new(),
+            entropy,
+            config,
+        }
+    }
+}
+
+/// One runtime thread's engine: its own store connection and its own pools.
+pub struct Engine {
+    shared: Arc<Shared>,
+    store: Arc<dyn Store>,
+    /// By the name of the route.
+    lanes: HashMap<String, Lane>,
+}
+
+/// What a route's calls use on one thread.
+pub struct Lane {
+    pub client: Client,
+    pub counters: Arc<RouteStatus>,
+}
+
+impl Engine {
+    pub fn new(shared: Arc<Shared>, store: Arc<dyn Store>, lanes: HashMap<String, Lane>) -> Arc<Self> {
+        Arc::new(Self { shared, store, lanes })
+    }
+
+    /// A write on a guarded route: named, let through the gates, claimed, and made at most once.
+    pub async fn guarded(self: &Arc<Self>, call: Call) -> Answer {
+        let named = match self.name(call) {
+            Ok(named) => named,
+            Err(refused) => return *refused,
+        };
+        self.notice_scope(&named);
+        if let Some(refused) = self.rate_gate(&named).await {
+            return refused;
+        }
+        let route = Arc::clone(&named.call.route);
+        let answer = match route.on_store_down {
+            OnStoreDown::Reject => self.fly(named).await,
+            OnStoreDown::Pass => self.fly_or_pass(named).await,
+        };
+        if let Some(lane) = self.lane(&route).filter(|_| answer.marks.replayed) {
+            lane.counters.replays.add();
+        }
+        answer
+    }
+
+    /// A request that nobody records: a read, or a write that its route lets through.
+    pub async fn unguarded(&self, passage: Passage) -> Answer {
+        match self.shared.limits.take(&passage.route.name) {
+            Ok(()) => self.pass(passage).await,
+            Err(wait) => pass::rate_limited(&passage, wait),
+        }
+    }
+
+    /// The route says that a call whose claim failed goes on unguarded: nothing was sent so far.
+    async fn fly_or_pass(self: &Arc<Self>, named: NamedCall) -> Answer {
+        let answer = self.fly(named.clone()).await;
+        if !answer.is_for_want_of_store() {
+            return answer;
+        }
+        if let Err(wait) = self.shared.limits.take(&named.call.route.name) {
+            return refusal::rate_limited(&named, wait).answer();
+        }
+        tracing::warn!(operation = %named.id, route = %named.call.route.name, "store away: call goes unguarded");
+        let NamedCall { call, identity, .. } = named;
+        self.pass(Passage {
+            target: upstream_target(&call.route, &call.target),
+            method: call.method,
+            headers: call.headers,
+            body: SendBody::Full(call.body),
+            key: identity.upstream_key,
+            unguarded: Some(Unguarded::Store),
+            deadline: call.deadline,
+            route: call.route,
+        })
+        .await
+    }
+
+    /// Counts a request of the route, whatever becomes of it.
+    pub fn count(&self, route: &Route) {
+        if let Some(lane) = self.lane(route) {
+            lane.counters.calls.add();
+        }
+    }
+
+    fn notice_scope(&self, named: &NamedCall) {
+        let shared = &self.shared;
+        if matches!(shared.config.callers, Callers::Credential) && shared.scopes.differ(named) {
+            if let Some(lane) = self.lane(&named.call.route) {
+                lane.counters.new_scopes.add();
+            }
+            tracing::info!(operation = %named.id, route = %named.call.route.name, "same key under a new scope");
+        }
+    }
+
+    fn lane(&self, route: &Route) -> Option<&Lane> {
+        self.lanes.get(&route.name)
+    }
+
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The route's rate counts sends that may come, not looks at the past: an existing record answers first.
+    async fn rate_gate(self: &Arc<Self>, named: &NamedCall) -> Option<Answer> {
+        let route = &named.call.route;
+        if !self.shared.limits.has(&route.name) || self.answers_without_sending(named).await {
+            return None;
+        }
+        let wait = self.shared.limits.take(&route.name).err()?;
+        Some(refusal::rate_limited(named, wait).answer())
+    }
+
+    /// A store that cannot be read is no reason to refuse here: the claim says so better.
+    async fn answers_without_sending(&self, named: &NamedCall) -> bool {
+        if self.shared.flights.watch(named.id).is_some() {
+            return true;
+        }
+        let Ok(found) = self.store.read(named.id).await else { return true };
+        let rule = named.resend_rule();
+        let row = found.map(|found| found.operation.admit(Some(&named.identity.fingerprint), &rule, self.store.now()));
+        !matches!(row, None | Some(Admission::ClaimAgain | Admission::TakeOver))
+    }
+
+    fn owner(&self, operation: Operation, since: Instant) -> Owner {
+        let lease = self.shared.config.store.lease;
+        Owner::new(self.store.clone(), self.shared.entropy.clone(), lease, operation, since)
+    }
+
+    fn ownership(&self, deadline: Instant) -> Ownership {
+        let left = deadline.saturating_duration_since(Instant::now());
+        Ownership {
+            owner: OwnerId(self.shared.entropy.bytes()),
+            lease: self.shared.config.store.lease,
+            deadline: self.store.now().after(left),
+        }
+    }
+
+    fn step(&self) -> Step {
+        Step { now: self.store.now(), write: WriteId(self.shared.entropy.bytes()) }
+    }
+
+    fn default_retention(&self) -> Retention {
+        let store = &self.shared.config.store;
+        Retention { receipts: store.receipts, tombstones: store.tombstones }
+    }
+
+    /// Between half and all of `wait`, so that gateways that began together do not stay together.
+    fn jittered(&self, wait: Duration) -> Duration {
+        let half = wait / 2;
+        half + Duration::from_millis(self.shared.entropy.up_to(crate::clock::millis(half)))
+    }
+}

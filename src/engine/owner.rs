@@ -1,0 +1,147 @@
+//! Ownership of one operation: the record as its owner knows it, and the lease that keeps others away.
+//!
+//! Exits: the last write of a run gives the lease up with the state that needs none. A crash or a drop leaves the lease
+//! to run out; whoever looks at the record then decides by its state. A lost lease is noticed at the next write, which
+//! the store refuses.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::entropy::Entropy;
+use crate::operation::transition::{Change, IllegalTransition, Step};
+use crate::operation::{Operation, WriteId};
+use crate::store::{Found, Store, StoreError, Written};
+
+/// An ambiguous write of ours may have been applied; we take the record as it is and try again, but not for ever.
+const ADOPTIONS: usize = 3;
+/// Of a lease that is too short before a send. A store that is slow once may be fast the next time.
+const RENEWALS: usize = 3;
+
+/// The one who may write an operation.
+#[derive(Clone)]
+pub struct Owner {
+    pub operation: Operation,
+    store: Arc<dyn Store>,
+    entropy: Entropy,
+    lease: Duration,
+    /// By the monotonic clock, counted from before the write that took or renewed the lease.
+    held_until: Instant,
+}
+
+/// Why a write of the owner did not take place.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// It may have been done; the same owner may try again.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Somebody else owns the operation now, or has ended it.
+    #[error("the lease was lost; the record is in state {}", .0.operation.state.name())]
+    Fenced(Box<Found>),
+    #[error("the record is gone")]
+    Gone,
+    #[error(transparent)]
+    Illegal(#[from] IllegalTransition),
+}
+
+impl Owner {
+    /// Owns `operation` since a write that was begun at `since`.
+    pub fn new(store: Arc<dyn Store>, entropy: Entropy, lease: Duration, operation: Operation, since: Instant) -> Self {
+        Self { operation, store, entropy, lease, held_until: since + lease }
+    }
+
+    /// Changes the record. A refusal that shows an earlier write of ours is not one: we go on from there.
+    ///
+    /// # Errors
+    /// See [`WriteError`]; only `Store` may be tried again.
+    pub async fn write(
+        &mut self,
+        transition: impl Fn(&Operation, Step) -> Result<Change, IllegalTransition>,
+    ) -> Result<(), WriteError> {
+        for _ in 0..ADOPTIONS {
+            let since = Instant::now();
+            let step = Step { now: self.store.now(), write: WriteId(self.entropy.bytes()) };
+            let change = transition(&self.operation, step)?;
+            match self.store.write(&change).await? {
+                Written::Applied => {
+                    self.operation = change.operation;
+                    self.held_until = since + self.lease;
+                    return Ok(());
+                }
+                Written::Refused(found) if self.wrote(&found.operation) => self.operation = found.operation,
+                Written::Refused(found) => return Err(WriteError::Fenced(found)),
+                Written::Gone => return Err(WriteError::Gone),
+            }
+        }
+        Err(WriteError::Store(StoreError::Timeout))
+    }
+
+    /// Drives `work` to its end and renews the lease beside it. A renewal that fails is tried again until the lease is
+    /// over; then the work goes on without one, for what was sent cannot be unsent.
+    pub async fn holding<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = self.renew() => {}
+            }
+        }
+    }
+
+    /// Whether enough of the lease is left to begin a send: an owner that may stall before its first byte must not
+    /// send when somebody else may already own the operation.
+    pub fn may_send(&self) -> bool {
+        self.held_until.saturating_duration_since(Instant::now()) >= self.lease / 4
+    }
+
+    /// Brings the lease back to its full length if a send could not begin otherwise.
+    ///
+    /// # Errors
+    /// The lease could not be renewed, or its renewals take longer than it lasts.
+    pub async fn ready_to_send(&mut self) -> Result<(), WriteError> {
+        let lease = self.lease;
+        for _ in 0..RENEWALS {
+            if self.may_send() {
+                return Ok(());
+            }
+            self.write(|operation, step| operation.renew(lease, step)).await?;
+        }
+        if self.may_send() { Ok(()) } else { Err(WriteError::Store(StoreError::Timeout)) }
+    }
+
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Sleeps until a third of the lease is gone, then renews it.
+    async fn renew(&mut self) {
+        let lease = self.lease;
+        let renew_at = self.held_until.checked_sub(lease * 2 / 3).unwrap_or_else(Instant::now);
+        tokio::time::sleep_until(renew_at).await;
+        match self.write(|operation, step| operation.renew(lease, step)).await {
+            Ok(()) => {}
+            Err(WriteError::Store(error)) => {
+                tracing::warn!(operation = %self.operation.id, %error, "lease not renewed");
+                tokio::time::sleep(lease / 10).await;
+            }
+            Err(error) => {
+                tracing::warn!(operation = %self.operation.id, %error, "lease lost");
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Whoever ends a record whose lease is over leaves our name in it, but not the lease.
+    fn wrote(&self, found: &Operation) -> bool {
+        let (mine, theirs) = (self.operation.fence, found.fence);
+        mine.owner == theirs.owner && mine.token == theirs.token && found.due().is_some()
+    }
+}

@@ -1,0 +1,95 @@
+//! What happens to an operation whose owner went away and whom no caller asks for: taken over, or ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use tokio::time::Instant;
+
+use crate::config::Route;
+use crate::engine::Engine;
+use crate::engine::call::{resend_rule, retention};
+use crate::engine::claim::FirstCaller;
+use crate::engine::flight::{Pilot, Seat};
+use crate::engine::run::Dispatch;
+use crate::operation::admission::{Admission, ResendRule};
+use crate::operation::{Operation, OperationId, StateName, StoredRequest};
+use crate::store::{StoreError, Written};
+
+/// A route that is not in our configuration may be in another gateway's, who can go on with it.
+const STRANGERS: Duration = Duration::from_secs(60);
+
+impl Engine {
+    /// Looks at one operation whose lease ended. Goes on with it if that is safe and still wanted, else ends it.
+    ///
+    /// # Errors
+    /// The store did not answer; the next sweep tries again.
+    pub async fn recover(self: &Arc<Self>, id: OperationId) -> Result<(), StoreError> {
+        let Some(found) = self.store.read(id).await? else { return Ok(()) };
+        let operation = found.operation;
+        let Seat::Pilot(pilot) = self.shared.flights.enter(id, operation.identity.fingerprint) else { return Ok(()) };
+        let request = self.store.request(id).await?;
+        let route = self.shared.config.routes.named(&operation.identity.route).cloned();
+        let rule = route
+            .as_ref()
+            .zip(request.as_ref())
+            .map_or(ResendRule::NONE, |(route, request)| resend_rule(route, &method(request), &operation.identity));
+        if route.is_none() && self.store.now() < operation.deadline.after(STRANGERS) {
+            return Ok(());
+        }
+        match (operation.admit(None, &rule, self.store.now()), route, request) {
+            (Admission::TakeOver, Some(route), Some(request)) if self.may_go_on(&operation, &request) => {
+                self.go_on(pilot, operation, route, request).await
+            }
+            (Admission::TakeOver | Admission::Lapse, route, _) => {
+                self.end_without_owner(&operation, route.as_deref()).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Without its caller a call can be sent only if it needs no credential of his. What surely never ran is not begun
+    /// after the deadline of its run: whoever asked for it has long been told something else.
+    fn may_go_on(&self, operation: &Operation, request: &StoredRequest) -> bool {
+        let may_have_run = operation.may_have_run || operation.state.name() == StateName::Sent;
+        !request.had_credential && (may_have_run || self.store.now() < operation.deadline)
+    }
+
+    async fn go_on(
+        self: &Arc<Self>,
+        pilot: Pilot,
+        operation: Operation,
+        route: Arc<Route>,
+        request: StoredRequest,
+    ) -> Result<(), StoreError> {
+        let since = Instant::now();
+        let deadline = since + route.retry.deadline;
+        let Ok(change) = operation.take_over(self.ownership(deadline), self.step()) else { return Ok(()) };
+        if self.store.write(&change).await? != Written::Applied {
+            return Ok(());
+        }
+        tracing::info!(operation = %operation.id, route = %route.name, state = %operation.state.name(), "taken over");
+        pilot.running();
+        let owner = self.owner(change.operation, since);
+        let engine = Arc::clone(self);
+        self.shared.tasks.spawn(async move {
+            let dispatch = Dispatch { route, request, credentials: Vec::new(), deadline, earlier: None };
+            pilot.land(engine.run(owner, dispatch, &mut FirstCaller::nobody()).await);
+        });
+        Ok(())
+    }
+
+    async fn end_without_owner(&self, operation: &Operation, route: Option<&Route>) -> Result<(), StoreError> {
+        let keep = route.map_or_else(|| self.default_retention(), |route| retention(route, &operation.identity));
+        let Ok(change) = operation.lapse(keep, self.step()) else { return Ok(()) };
+        if self.store.write(&change).await? == Written::Applied {
+            let state = change.operation.state.name();
+            tracing::warn!(operation = %operation.id, route = %operation.identity.route, %state, "owner lost");
+        }
+        Ok(())
+    }
+}
+
+fn method(request: &StoredRequest) -> Method {
+    Method::from_bytes(request.method.as_bytes()).unwrap_or(Method::POST)
+}

@@ -1,0 +1,198 @@
+//! What a caller is told where nothing is sent: the rows of the claim table as answers.
+
+use std::time::Duration;
+
+use crate::config::Route;
+use crate::engine::answer::{Compensation, Execution, Marks};
+use crate::engine::call::NamedCall;
+use crate::engine::conclusion::Conclusion;
+use crate::engine::problem::{Code, LostAnswer, Problem};
+use crate::operation::admission::Admission;
+use crate::operation::transition::IllegalTransition;
+use crate::operation::{Identity, KeySource, Operation, OperationId, State, StateName};
+use crate::store::{Found, StoreError};
+
+/// When to ask again for something that is under way.
+const SOON: Duration = Duration::from_secs(1);
+
+const KEY_REUSED: &str = "This key was already used for a request with another method, target, header or body.";
+
+/// The marks of an operation that nobody looked at yet.
+pub fn marks(id: OperationId, identity: &Identity, execution: Execution) -> Marks {
+    Marks {
+        operation: Some(id),
+        key: Some((identity.key.clone(), identity.source)),
+        execution: Some(execution),
+        ..Marks::default()
+    }
+}
+
+/// The marks of a record as it stands.
+pub fn marks_of(operation: &Operation) -> Marks {
+    let compensation = match operation.state.name() {
+        StateName::Compensating => Some(Compensation::Running),
+        StateName::Compensated => Some(Compensation::Done),
+        _ => None,
+    };
+    Marks {
+        attempts: operation.attempts,
+        prior_outcome_unknown: operation.state.settled().is_some_and(|settled| settled.after_doubt),
+        compensation,
+        ..marks(operation.id, &operation.identity, execution_of(operation))
+    }
+}
+
+/// `Oncegate-Execution` of a record.
+pub fn execution_of(operation: &Operation) -> Execution {
+    match operation.state.name() {
+        StateName::Claimed | StateName::Sent | StateName::Waiting => Execution::InProgress,
+        StateName::Succeeded | StateName::Failed | StateName::Compensating | StateName::Compensated => {
+            Execution::Executed
+        }
+        StateName::NotExecuted | StateName::AwaitingApproval | StateName::Rejected => Execution::NotExecuted,
+        StateName::Unknown => Execution::Unknown,
+        StateName::Abandoned if operation.may_have_run => Execution::Unknown,
+        StateName::Abandoned => Execution::NotExecuted,
+    }
+}
+
+/// Somebody is at work on the key.
+pub fn in_progress(id: OperationId, identity: &Identity) -> Conclusion {
+    let detail = "Another request with this key is being made right now; this one was not sent.";
+    let problem = Problem::new(Code::InProgress, detail).with_retry_after(SOON);
+    Conclusion::Problem { problem, marks: marks(id, identity, Execution::InProgress) }
+}
+
+/// The key names another request. Nothing of that request is shown.
+pub fn other_request(named: &NamedCall) -> Conclusion {
+    let problem = if named.named_by_step {
+        Problem::new(Code::PayloadChanged, "This session and step were already used for a call with another payload.")
+    } else {
+        Problem::new(Code::KeyReused, KEY_REUSED)
+    };
+    Conclusion::Problem { problem, marks: marks(named.id, &named.identity, Execution::NotExecuted) }
+}
+
+/// The task that made the call ended without a word.
+pub fn owner_lost(id: OperationId, key: (String, KeySource)) -> Conclusion {
+    let problem = Problem::new(
+        Code::OutcomeUnknown,
+        "The gateway lost track of this call in an internal error; its record says what is known once the lease is over.",
+    )
+    .with_status(502);
+    let marks = Marks { operation: Some(id), key: Some(key), execution: Some(Execution::Unknown), ..Marks::default() };
+    Conclusion::Problem { problem, marks }
+}
+
+/// A step that the table of edges refuses is a fault of ours; nothing was sent on its account.
+pub fn internal(named: &NamedCall, error: &IllegalTransition) -> Conclusion {
+    tracing::error!(operation = %named.id, %error, "illegal transition refused");
+    in_progress(named.id, &named.identity)
+}
+
+/// The store did not take the claim.
+pub fn store_unavailable(named: &NamedCall, error: &StoreError) -> Conclusion {
+    Conclusion::Problem {
+        problem: store_problem(error),
+        marks: marks(named.id, &named.identity, Execution::NotExecuted),
+    }
+}
+
+/// A store that does not answer, as a problem.
+pub fn store_problem(error: &StoreError) -> Problem {
+    let code = match error {
+        StoreError::RecordTooNew(_) => Code::RecordTooNew,
+        StoreError::Timeout
+        | StoreError::Away(_)
+        | StoreError::NoSuchPlace
+        | StoreError::Connection(_)
+        | StoreError::Refused(_)
+        | StoreError::Unencodable(_)
+        | StoreError::Corrupt(_) => Code::StoreUnavailable,
+    };
+    Problem::new(code, format!("The call was not sent: {error}.")).with_retry_after(SOON)
+}
+
+/// What is stored of the call does not make a request any more.
+pub fn unsendable(operation: &Operation) -> Conclusion {
+    let detail = format!(
+        "The stored request of {} cannot be sent on route `{}` as it is now.",
+        operation.id, operation.identity.route
+    );
+    Conclusion::Problem { problem: Problem::new(Code::UpstreamFailed, detail), marks: marks_of(operation) }
+}
+
+/// The route's own limit is used up.
+pub fn rate_limited(named: &NamedCall, wait: Duration) -> Conclusion {
+    let problem = rate_problem(&named.call.route, wait);
+    Conclusion::Problem { problem, marks: marks(named.id, &named.identity, Execution::NotExecuted) }
+}
+
+/// The route's own limit, as a problem.
+pub fn rate_problem(route: &Route, wait: Duration) -> Problem {
+    let detail = format!("Route `{}` takes no more calls now; this one was not sent.", route.name);
+    Problem::new(Code::RateLimited, detail).with_retry_after(wait)
+}
+
+/// A call without a key of its own, while an identical one is unresolved.
+pub fn unresolved_alike(named: &NamedCall, found: &Found) -> Conclusion {
+    let operation = &found.operation;
+    let detail = format!(
+        "An identical call without a key is {} as operation {}; this one was not sent.",
+        operation.state.name(),
+        operation.id
+    );
+    let code = match operation.state.name() {
+        StateName::AwaitingApproval => Code::AwaitingApproval,
+        _ => Code::OutcomeUnknown,
+    };
+    let marks = Marks { key: Some((named.identity.key.clone(), named.identity.source)), ..marks_of(operation) };
+    Conclusion::Problem { problem: Problem::new(code, detail), marks }
+}
+
+/// The row of the claim table for a record that nobody is going to move now.
+pub fn of_record(found: &Found, row: Admission) -> Conclusion {
+    let operation = &found.operation;
+    let marks = marks_of(operation);
+    let problem = match row {
+        Admission::KeyReused => Problem::new(Code::KeyReused, KEY_REUSED),
+        Admission::ClaimAgain => Problem::new(Code::UpstreamFailed, "The call did not run, and its run was ended."),
+        Admission::InProgress | Admission::TakeOver | Admission::Lapse => {
+            return in_progress(operation.id, &operation.identity);
+        }
+        Admission::Replay => match &found.receipt {
+            Some(receipt) => return Conclusion::Receipt { receipt: receipt.clone(), marks },
+            None => Problem::new(Code::ResultExpired, "The call ran; its receipt has run out."),
+        },
+        Admission::Expired => Problem::new(Code::ResultExpired, "The call ran; its receipt has run out."),
+        Admission::Unavailable(_) => unavailable(operation),
+        Admission::Unknown => unknown(operation),
+        Admission::AwaitingApproval => Problem::new(Code::AwaitingApproval, "The call waits for an operator."),
+        Admission::Rejected => Problem::new(Code::Rejected, "An operator rejected the call."),
+        Admission::Abandoned => Problem::new(Code::Abandoned, "An operator gave the call up."),
+    };
+    Conclusion::Problem { problem, marks }
+}
+
+/// It ran, and its answer is not here.
+pub fn unavailable(operation: &Operation) -> Problem {
+    let mut problem = Problem::new(
+        Code::ResultUnavailable,
+        "The call ran, but its answer was cut or longer than the route keeps (max_receipt).",
+    );
+    problem.lost = operation.state.settled().map(|settled| LostAnswer {
+        status: settled.status,
+        length: settled.length,
+        digest: settled.digest,
+    });
+    problem
+}
+
+/// Nobody can say whether it ran.
+pub fn unknown(operation: &Operation) -> Problem {
+    let why = match &operation.state {
+        State::Unknown { cause, .. } => format!("Not sent again: {cause}, after bytes of the call had gone out."),
+        _ => "Not sent again: an earlier attempt may have run.".to_owned(),
+    };
+    Problem::new(Code::OutcomeUnknown, why)
+}

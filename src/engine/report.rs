@@ -1,0 +1,89 @@
+//! How the end of a run reads: marks on the answer, problems that teach, one line in the log.
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+
+use crate::engine::answer::{Execution, Marks};
+use crate::engine::attempt::UpstreamAnswer;
+use crate::engine::problem::{Code, Problem};
+use crate::engine::refusal;
+use crate::engine::run::Run;
+use crate::operation::admission::Repeat;
+use crate::operation::outcome::{Outcome, Silence};
+use crate::operation::{Receipt, State};
+use crate::retry::decide::Stop;
+use crate::upstream::kept_for_replay;
+
+/// What a run without a final answer has to tell.
+pub(super) struct Told {
+    pub answer: Option<UpstreamAnswer>,
+    pub failure: Option<String>,
+    pub outcome: Outcome,
+    pub stop: Option<Stop>,
+}
+
+/// What is kept of an answer: everything that is not for one client or one moment.
+pub(super) fn receipt_of(status: StatusCode, headers: &HeaderMap, body: &Bytes) -> Receipt {
+    let kept = headers.iter().filter(|(name, _)| kept_for_replay(name));
+    let headers = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+    Receipt { status: status.as_u16(), headers, body: body.clone() }
+}
+
+impl Run<'_> {
+    pub(super) fn marks(&self, execution: Execution, stop: Option<Stop>) -> Marks {
+        let operation = &self.owner.operation;
+        Marks {
+            attempts: self.tries.tries,
+            stop,
+            earlier: self.earlier,
+            ..refusal::marks(operation.id, &operation.identity, execution)
+        }
+    }
+
+    /// What the caller is told where the upstream said nothing.
+    pub(super) fn problem(&self, doubtful: bool, told: &Told) -> Problem {
+        let failure = told.failure.as_deref().unwrap_or("no usable answer came");
+        let timed_out = told.outcome == Outcome::Silent(Silence::Timeout) || told.stop == Some(Stop::Deadline);
+        let status = if timed_out { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::BAD_GATEWAY };
+        let code = match (doubtful, timed_out) {
+            (true, _) => Code::OutcomeUnknown,
+            (false, true) => Code::UpstreamTimeout,
+            (false, false) => Code::UpstreamFailed,
+        };
+        let advice = if doubtful { self.why_not_again(told.stop) } else { String::new() };
+        Problem::new(code, format!("{failure}.{advice}")).with_status(status.as_u16())
+    }
+
+    fn why_not_again(&self, stop: Option<Stop>) -> String {
+        let upstream = &self.route.upstream.name;
+        match (self.rule.repeat, stop) {
+            (Repeat::Unsafe, _) => format!(
+                " Not sent again: bytes of the call had gone out, and upstream `{upstream}` has repeat = \"unsafe\" here; if it honours Idempotency-Key, say repeat = \"with-key\"."
+            ),
+            (Repeat::WithKey | Repeat::Harmless, Some(stop)) => {
+                format!(
+                    " No further try to upstream `{upstream}` now ({}); the same call with the same key is sent on.",
+                    stop.as_str()
+                )
+            }
+            (Repeat::WithKey | Repeat::Harmless, None) => String::new(),
+        }
+    }
+
+    /// The one line of an operation.
+    pub(super) fn log_end(&self, status: Option<u16>) {
+        let operation = &self.owner.operation;
+        tracing::info!(
+            operation = %operation.id,
+            route = %operation.identity.route,
+            key_source = operation.identity.source.as_str(),
+            state = operation.state.name().as_str(),
+            attempts = operation.attempts,
+            status,
+            "operation ended"
+        );
+        if let State::Unknown { cause, .. } = operation.state {
+            tracing::warn!(operation = %operation.id, upstream = %self.route.upstream.name, %cause, "nobody knows whether it ran");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! One run of an operation by its owner: attempt, decide, wait, and again, until it ends.
+//!
+//! First runs, repeats and recovery after a crash all go through here. Exits: the last write gives the lease up; a
+//! crash or a lost lease leaves the record to whoever looks at it next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use crate::config::Route;
+use crate::engine::attempt::{Attempted, Outgoing};
+use crate::engine::call::{resend_rule, retention};
+use crate::engine::claim::FirstCaller;
+use crate::engine::conclusion::Conclusion;
+use crate::engine::owner::{Owner, WriteError};
+use crate::engine::report::Told;
+use crate::engine::{Engine, Lane, refusal};
+use crate::entropy::Entropy;
+use crate::operation::admission::ResendRule;
+use crate::operation::outcome::{Outcome, classify};
+use crate::operation::transition::{Ended, Retention};
+use crate::operation::{Cause, OperationId, State, StateName, StoredRequest};
+use crate::retry::decide::{self, Decision, Situation, Stop, decide};
+
+/// A send that never began, for its intent could not be made durable.
+const UNSENT: Ended = Ended { cause: Cause::Store, may_have_run: false };
+
+/// An owner with everything that its attempts need.
+pub struct Run<'a> {
+    pub(super) engine: &'a Arc<Engine>,
+    pub(super) lane: &'a Lane,
+    pub(super) owner: Owner,
+    pub(super) route: Arc<Route>,
+    pub(super) outgoing: Outgoing,
+    pub(super) rule: ResendRule,
+    pub(super) keep: Retention,
+    pub(super) deadline: Instant,
+    pub(super) tries: decide::Run,
+    /// The next attempt must not use a pooled connection.
+    pub(super) new_connection: bool,
+    /// The write that opened the run has counted its first attempt.
+    pub(super) counted: bool,
+    /// The same session and step ran before with another payload.
+    pub(super) earlier: Option<OperationId>,
+    looking: Option<JoinHandle<Option<OperationId>>>,
+}
+
+/// What an owner is to send, where, and until when.
+pub(super) struct Dispatch {
+    pub route: Arc<Route>,
+    pub request: StoredRequest,
+    /// The caller's own; a run without its caller has none.
+    pub credentials: Vec<(HeaderName, HeaderValue)>,
+    pub deadline: Instant,
+    /// The look for an earlier call of the same step, which goes on beside the run.
+    pub earlier: Option<JoinHandle<Option<OperationId>>>,
+}
+
+impl Engine {
+    /// The run of an owner, from wherever its record stands to its end.
+    pub(super) async fn run(
+        self: &Arc<Self>,
+        mut owner: Owner,
+        dispatch: Dispatch,
+        caller: &mut FirstCaller,
+    ) -> Conclusion {
+        let outgoing = Outgoing::new(&dispatch, owner.operation.identity.upstream_key.as_deref());
+        if let (Some(lane), Some(outgoing)) = (self.lane(&dispatch.route), outgoing) {
+            return Run::new(self, lane, owner, dispatch, outgoing).run(caller).await;
+        }
+        let ended = Ended { cause: Cause::Unsendable, may_have_run: false };
+        let keep = self.default_retention();
+        if let Err(error) = owner.write(|operation, step| operation.end(ended, keep, step)).await {
+            tracing::warn!(operation = %owner.operation.id, %error, "not ended yet");
+        }
+        refusal::unsendable(&owner.operation)
+    }
+}
+
+impl<'a> Run<'a> {
+    /// A run that begins, or goes on from where an earlier owner stopped.
+    fn new(engine: &'a Arc<Engine>, lane: &'a Lane, owner: Owner, dispatch: Dispatch, outgoing: Outgoing) -> Self {
+        let Dispatch { route, deadline, earlier, .. } = dispatch;
+        let operation = &owner.operation;
+        let sent_by_us = operation.sender.is_some_and(|sender| sender.owner == operation.fence.owner);
+        let counted = operation.state.name() == StateName::Sent && sent_by_us;
+        let tries = operation.attempts_of_run().saturating_sub(u32::from(counted));
+        Self {
+            engine,
+            lane,
+            rule: resend_rule(&route, &outgoing.method, &operation.identity),
+            keep: retention(&route, &operation.identity),
+            tries: decide::Run::after(tries),
+            new_connection: false,
+            counted,
+            earlier: None,
+            looking: earlier,
+            owner,
+            route,
+            outgoing,
+            deadline,
+        }
+    }
+
+    /// Until the operation has an end that is durable, or belongs to somebody else.
+    pub async fn run(mut self, caller: &mut FirstCaller) -> Conclusion {
+        self.wait_until_due().await;
+        if self.tries.tries >= self.route.retry.max_attempts {
+            return self.spent(caller).await;
+        }
+        loop {
+            let attempted = match self.attempt().await {
+                Ok(attempted) => attempted,
+                Err(error) => return self.broken_off(error, UNSENT),
+            };
+            let (attempted, decision) = self.weigh(attempted).await;
+            match decision {
+                Decision::Retry { wait, ended, new_connection, run } => {
+                    attempted.discard().await;
+                    (self.new_connection, self.tries) = (new_connection, run);
+                    if let Err(error) = self.pause(wait, ended).await {
+                        return self.broken_off(error, ended);
+                    }
+                }
+                Decision::End { ending, stop } => {
+                    if let Some(looking) = self.looking.take() {
+                        self.earlier = self.owner.holding(looking).await.unwrap_or_default();
+                    }
+                    return self.end(attempted, ending, stop, caller).await;
+                }
+            }
+        }
+    }
+
+    /// A take-over goes on counting: a call that takes its gateway down is not sent for ever.
+    async fn spent(self, caller: &mut FirstCaller) -> Conclusion {
+        let ended = Ended { cause: Cause::OwnerLost, may_have_run: false };
+        let outcome = Outcome::NotSent { cause: Cause::OwnerLost, reused_connection: false };
+        let failure = Some("the gateway that owned the call went away, and all attempts are used up".to_owned());
+        let told = Told { answer: None, failure, outcome, stop: Some(Stop::Exhausted) };
+        self.end_without_receipt(ended, told, caller).await
+    }
+
+    /// Decides by the head of an answer; one that ends the run is read, and if its body is cut, weighed again.
+    async fn weigh(&mut self, attempted: Attempted) -> (Attempted, Decision) {
+        let decision = self.decide(&attempted);
+        if matches!(decision, Decision::Retry { .. }) || attempted.answer.is_none() {
+            return (attempted, decision);
+        }
+        let attempted = self.read(attempted).await;
+        let decision = if attempted.answer.is_some() { decision } else { self.decide(&attempted) };
+        (attempted, decision)
+    }
+
+    fn decide(&self, attempted: &Attempted) -> Decision {
+        let operation = &self.owner.operation;
+        let now = self.owner.store().now();
+        let situation = Situation {
+            fact: classify(&attempted.outcome),
+            repeat: self.rule.repeat_at(operation.first_sent_at, now),
+            deletes: self.outgoing.method == http::Method::DELETE,
+            may_have_run: operation.may_have_run,
+            committed: false,
+            vetoed: attempted.advice.vetoed,
+            replayable: true,
+            hint: attempted.advice.hint,
+            left: self.deadline.saturating_duration_since(Instant::now()),
+            run: self.tries,
+        };
+        self.entropy().with(|rng| decide(&situation, &self.route.retry, rng))
+    }
+
+    /// The wait is in the record before it begins, so that whoever takes over keeps to it. Where nothing was sent and
+    /// nothing is said to have been, the record has nothing to learn.
+    async fn pause(&mut self, wait: Duration, ended: Ended) -> Result<(), WriteError> {
+        let (lease, store) = (self.owner.lease(), self.owner.store().clone());
+        if self.owner.operation.state.name() == StateName::Sent {
+            let not_before = store.now().after(wait);
+            self.owner.write(|operation, step| operation.wait(ended, not_before, lease, step)).await?;
+        }
+        self.owner.holding(sleep(wait)).await;
+        Ok(())
+    }
+
+    /// An operation that was taken over in the middle of a wait keeps to it.
+    async fn wait_until_due(&mut self) {
+        if let State::Waiting { not_before, .. } = self.owner.operation.state {
+            let wait = not_before.since(self.owner.store().now());
+            self.owner.holding(sleep(wait)).await;
+        }
+    }
+
+    fn entropy(&self) -> &Entropy {
+        &self.engine.shared.entropy
+    }
+}

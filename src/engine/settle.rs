@@ -1,0 +1,272 @@
+//! The end of a run: durable first, then told.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use sha2::{Digest, Sha256};
+use tokio::time::{Instant, sleep};
+
+use crate::engine::answer::{Answer, Body, Content, Execution, Marks};
+use crate::engine::attempt::{Attempted, Head, UpstreamAnswer};
+use crate::engine::claim::FirstCaller;
+use crate::engine::conclusion::Conclusion;
+use crate::engine::owner::{Owner, WriteError};
+use crate::engine::problem::{Code, Problem};
+use crate::engine::refusal;
+use crate::engine::report::{Told, receipt_of};
+use crate::engine::run::Run;
+use crate::operation::admission::ResendRule;
+use crate::operation::outcome::Outcome;
+use crate::operation::transition::{Change, Ended, IllegalTransition, Retention, Step, Verdict};
+use crate::operation::{Cause, Kept, Operation, Receipt, Settled, WriteId};
+use crate::retry::decide::{Ending, Stop};
+use crate::store::Found;
+
+/// Between two tries of a step that the store did not take.
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// For a receipt whose answer came at the deadline, or was told live beyond it.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Whether a last word is in the store.
+pub(super) enum Durable {
+    Yes,
+    /// The record says something else, and that counts.
+    Superseded(Box<Found>),
+    /// The store would not take it before the deadline.
+    NotYet,
+}
+
+/// The last write of a run.
+pub(super) struct LastWord {
+    pub word: Word,
+    pub keep: Retention,
+    /// The same on every try, so that one that was taken without our hearing of it is known again.
+    pub write: WriteId,
+}
+
+pub(super) enum Word {
+    Settle { verdict: Verdict, settled: Settled, receipt: Option<Receipt> },
+    End(Ended),
+}
+
+impl LastWord {
+    fn change(&self, operation: &Operation, step: Step) -> Result<Change, IllegalTransition> {
+        let step = Step { write: self.write, ..step };
+        match &self.word {
+            Word::Settle { verdict, settled, receipt } => {
+                operation.settle(*verdict, settled.clone(), receipt.clone(), self.keep, step)
+            }
+            Word::End(ended) => operation.end(*ended, self.keep, step),
+        }
+    }
+
+    /// Writes it. The answer of the recorded sender counts even when its lease is gone: it ends an unknown.
+    async fn write(&self, owner: &mut Owner) -> Result<(), WriteError> {
+        let sender = owner.operation.sender;
+        match owner.write(|operation, step| self.change(operation, step)).await {
+            Err(WriteError::Fenced(found))
+                if matches!(self.word, Word::Settle { .. })
+                    && sender.is_some_and(|sender| found.operation.takes_evidence_of(sender)) =>
+            {
+                owner.operation = found.operation;
+                owner.write(|operation, step| self.change(operation, step)).await
+            }
+            other => other,
+        }
+    }
+
+    /// Tries until the store has taken it, for as long as the process lives: nobody else knows what this word says.
+    async fn keep_writing(self, mut owner: Owner) {
+        let mut pause = FIRST_PAUSE;
+        while let Err(WriteError::Store(_)) = self.write(&mut owner).await {
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Ends the run as decided, and tells the first caller what came of it.
+    pub(super) async fn end(
+        self,
+        attempted: Attempted,
+        ending: Ending,
+        stop: Option<Stop>,
+        caller: &mut FirstCaller,
+    ) -> Conclusion {
+        match (ending.verdict(), attempted.answer) {
+            (Some(verdict), Some(UpstreamAnswer { head, body })) => {
+                let after_doubt = matches!(ending, Ending::Failed { after_doubt: true });
+                match body.whole() {
+                    Ok(body) => self.settle((verdict, after_doubt), head, body, caller).await,
+                    Err(unfinished) => {
+                        Box::pin(self.settle_live((verdict, after_doubt), head, unfinished, caller)).await
+                    }
+                }
+            }
+            (Some(verdict), None) => self.settle_cut(verdict, attempted.outcome, &attempted.part).await,
+            (None, answer) => {
+                let ended = ending.ended().unwrap_or(Ended { cause: Cause::BadAnswer, may_have_run: true });
+                let told = Told { answer, failure: attempted.failure, outcome: attempted.outcome, stop };
+                self.end_without_receipt(ended, told, caller).await
+            }
+        }
+    }
+
+    async fn settle(
+        mut self,
+        (verdict, after_doubt): (Verdict, bool),
+        Head { status, headers }: Head,
+        body: Bytes,
+        caller: &mut FirstCaller,
+    ) -> Conclusion {
+        let digest = Sha256::digest(&body).into();
+        let settled = Settled { after_doubt, ..self.settled(status, body.len() as u64, digest, Kept::Whole) };
+        let receipt = receipt_of(status, &headers, &body);
+        let word = self.word(Word::Settle { verdict, settled, receipt: Some(receipt.clone()) });
+        let marks = Marks { prior_outcome_unknown: after_doubt, ..self.marks(Execution::Executed, None) };
+        match self.make_durable(&word).await {
+            Durable::Yes => {
+                let content = Content::Upstream { status, headers, body: Body::Whole(body) };
+                caller.answer(Answer { content, marks: marks.clone() });
+                Conclusion::Receipt { receipt, marks }
+            }
+            Durable::Superseded(found) => self.superseded(&found),
+            Durable::NotYet => {
+                self.keep_writing(word);
+                let marks = Marks { receipt_none: true, ..marks };
+                Conclusion::Answer { status, headers, body, marks }
+            }
+        }
+    }
+
+    /// The head said that it ran, and the body never came whole.
+    async fn settle_cut(mut self, verdict: Verdict, outcome: Outcome, part: &[u8]) -> Conclusion {
+        let status = match outcome {
+            Outcome::Cut { status } | Outcome::Answer { status } => status,
+            Outcome::NotSent { .. } | Outcome::Silent(_) | Outcome::BadHead => StatusCode::BAD_GATEWAY.as_u16(),
+        };
+        let digest = Sha256::digest(part).into();
+        let settled = Settled { status, ..self.settled(StatusCode::OK, part.len() as u64, digest, Kept::Cut) };
+        let word = self.word(Word::Settle { verdict, settled, receipt: None });
+        let marks = self.marks(Execution::Executed, Some(Stop::Unsafe));
+        match self.make_durable(&word).await {
+            Durable::Yes => {
+                let problem = refusal::unavailable(&self.owner.operation).with_status(StatusCode::BAD_GATEWAY.as_u16());
+                Conclusion::Problem { problem, marks }
+            }
+            Durable::Superseded(found) => self.superseded(&found),
+            Durable::NotYet => {
+                self.keep_writing(word);
+                let detail = "The call ran, but its answer was cut and the store could not keep what is known of it.";
+                let problem =
+                    Problem::new(Code::ResultUnavailable, detail).with_status(StatusCode::BAD_GATEWAY.as_u16());
+                Conclusion::Problem { problem, marks: Marks { receipt_none: true, ..marks } }
+            }
+        }
+    }
+
+    /// No receipt: what the upstream said last goes to the caller, or else a problem that says what is known.
+    pub(super) async fn end_without_receipt(
+        mut self,
+        ended: Ended,
+        told: Told,
+        caller: &mut FirstCaller,
+    ) -> Conclusion {
+        let word = self.word(Word::End(ended));
+        let doubtful = ended.may_have_run || self.owner.operation.may_have_run;
+        let execution = if doubtful { Execution::Unknown } else { Execution::NotExecuted };
+        let marks = self.marks(execution, told.stop);
+        match word.write(&mut self.owner).await {
+            Ok(()) => self.log_end(None),
+            Err(WriteError::Fenced(found)) => return self.superseded(&found),
+            Err(error) => {
+                tracing::warn!(operation = %self.owner.operation.id, %error, "end of the run not written yet");
+                self.keep_writing(word);
+            }
+        }
+        if doubtful {
+            self.lane.counters.unknown.add();
+        }
+        match told.answer {
+            Some(UpstreamAnswer { head, body }) => match body.whole() {
+                Ok(body) => Conclusion::Answer { status: head.status, headers: head.headers, body, marks },
+                Err(unfinished) => Box::pin(self.pass_live(head, unfinished, marks, caller)).await,
+            },
+            None => Conclusion::Problem { problem: self.problem(doubtful, &told), marks },
+        }
+    }
+
+    /// The store did not take a step on the way to the next send: the run ends with what its attempts came to.
+    pub(super) fn broken_off(self, error: WriteError, ended: Ended) -> Conclusion {
+        let WriteError::Store(error) = error else { return self.lost(error) };
+        tracing::warn!(operation = %self.owner.operation.id, %error, "store step failed before the send");
+        self.keep_writing(self.word(Word::End(ended)));
+        if ended.may_have_run || self.owner.operation.may_have_run {
+            self.lane.counters.unknown.add();
+            let detail = format!("An attempt may have run, and no further one was sent: {error}.");
+            let problem = Problem::new(Code::OutcomeUnknown, detail).with_status(StatusCode::BAD_GATEWAY.as_u16());
+            return Conclusion::Problem { problem, marks: self.marks(Execution::Unknown, None) };
+        }
+        Conclusion::Problem { problem: refusal::store_problem(&error), marks: self.marks(Execution::NotExecuted, None) }
+    }
+
+    /// Somebody else has the operation now; what he made of it is what there is to say.
+    pub(super) fn lost(&self, error: WriteError) -> Conclusion {
+        tracing::warn!(operation = %self.owner.operation.id, %error, "ownership lost");
+        match error {
+            WriteError::Fenced(found) => self.superseded(&found),
+            WriteError::Store(_) | WriteError::Gone | WriteError::Illegal(_) => {
+                refusal::in_progress(self.owner.operation.id, &self.owner.operation.identity)
+            }
+        }
+    }
+
+    pub(super) fn superseded(&self, found: &Found) -> Conclusion {
+        let row = found.operation.admit(None, &ResendRule::NONE, self.owner.store().now());
+        refusal::of_record(found, row)
+    }
+
+    /// Tries until the deadline: the caller is better served with a receipt late than with none at once.
+    pub(super) async fn make_durable(&mut self, word: &LastWord) -> Durable {
+        let until = self.deadline.max(Instant::now() + GRACE);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match word.write(&mut self.owner).await {
+                Ok(()) => {
+                    self.log_end(self.owner.operation.state.settled().map(|settled| settled.status));
+                    return Durable::Yes;
+                }
+                Err(WriteError::Fenced(found)) => return Durable::Superseded(found),
+                Err(error @ (WriteError::Gone | WriteError::Illegal(_))) => {
+                    tracing::error!(operation = %self.owner.operation.id, %error, "receipt not kept");
+                    return Durable::NotYet;
+                }
+                Err(WriteError::Store(error)) => {
+                    tracing::warn!(operation = %self.owner.operation.id, %error, "receipt not kept yet");
+                    if Instant::now() + pause >= until {
+                        return Durable::NotYet;
+                    }
+                }
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// The run is over and nobody else writes as this owner, so a task may go on in its name.
+    pub(super) fn keep_writing(&self, word: LastWord) {
+        self.engine.shared.tasks.spawn(word.keep_writing(self.owner.clone()));
+    }
+
+    pub(super) fn word(&self, word: Word) -> LastWord {
+        LastWord { word, keep: self.keep, write: WriteId(self.engine.shared.entropy.bytes()) }
+    }
+
+    pub(super) fn settled(&self, status: StatusCode, length: u64, digest: [u8; 32], kept: Kept) -> Settled {
+        let receipt_until = self.owner.store().now().after(self.keep.receipts);
+        Settled { status: status.as_u16(), length, digest, kept, receipt_until, after_doubt: false }
+    }
+}

@@ -1,0 +1,178 @@
+//! A store that times out, or does what it was asked and loses the answer.
+
+use oncegate::engine::answer::Execution;
+use oncegate::engine::problem::Code;
+use oncegate::operation::{Cause, EventKind, State, StateName as S};
+
+use crate::rig::store::TIMEOUT;
+use crate::rig::{Act, Ask, Fault, Gateway, Setup, Step, answers, ms, secs};
+
+const LATE: Fault = Fault::Late(secs(3));
+
+/// The call was refused for want of a store, nothing was sent, and nobody ever sends what may be left of it.
+async fn was_not_made(gateway: &Gateway, sends: usize) {
+    gateway.neighbour().worker();
+    gateway.is_idle().await;
+    gateway.at(gateway.elapsed() + secs(300)).await;
+    assert_eq!(gateway.upstream.seen().len(), sends);
+    if let Some(kept) = gateway.kept("k").await {
+        assert_eq!(kept.operation.state.name(), S::NotExecuted);
+    }
+    assert_eq!(gateway.call("k").await.says(), (201, "says 201", false));
+    assert_eq!(gateway.upstream.seen().len(), sends + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_gets_no_answer_is_never_sent() {
+    for setup in [Setup::UNSAFE, Setup::WITH_KEY] {
+        for fault in [Fault::Unheard, Fault::ReplyLost, LATE] {
+            let gateway = Gateway::before(vec![], setup);
+            gateway.store.fails(Step::Claim, fault, 1);
+            let told = gateway.call("k").await;
+            assert_eq!(told.problem(), (503, Some(Code::StoreUnavailable)), "{fault:?}");
+            assert_eq!((told.marks.execution, told.at), (Some(Execution::NotExecuted), TIMEOUT), "{fault:?}");
+            was_not_made(&gateway, 0).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_of_a_key_that_was_used_before_is_no_different() {
+    let retry = "max_attempts = 1";
+    for (setup, claimed) in [(Setup::UNSAFE, S::Claimed), (Setup::WITH_KEY, S::Sent)] {
+        for fault in [Fault::Unheard, Fault::ReplyLost, LATE] {
+            let gateway = Gateway::before(vec![answers(429).into()], Setup { retry, ..setup });
+            assert_eq!(gateway.call("k").await.status, 429);
+            gateway.store.fails(Step::To(claimed), fault, 1);
+            let told = gateway.call("k").await;
+            assert_eq!(told.problem(), (503, Some(Code::StoreUnavailable)), "{fault:?}");
+            was_not_made(&gateway, 1).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_taken_back_however_late_the_store_returns() {
+    let gateway = Gateway::before(vec![], Setup { lease: "1s", ..Setup::UNSAFE });
+    gateway.store.fails(Step::Claim, Fault::ReplyLost, 1);
+    let caller = gateway.caller(Ask::keyed("k"));
+    gateway.has_become("k", S::Claimed).await;
+    gateway.store.goes_away();
+    assert_eq!(caller.await.unwrap().problem(), (503, Some(Code::StoreUnavailable)));
+    gateway.at(secs(60)).await;
+    gateway.store.comes_back();
+    gateway.has_become("k", S::NotExecuted).await;
+    was_not_made(&gateway, 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_intent_that_is_not_durable_is_not_acted_on() {
+    for fault in [Fault::Unheard, Fault::ReplyLost, LATE] {
+        let gateway = Gateway::before(vec![], Setup::UNSAFE);
+        gateway.store.fails(Step::To(S::Sent), fault, 1);
+        let told = gateway.call("k").await;
+        assert_eq!(told.problem(), (503, Some(Code::StoreUnavailable)), "{fault:?}");
+        assert_eq!(told.marks.execution, Some(Execution::NotExecuted), "{fault:?}");
+        was_not_made(&gateway, 0).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_intent_that_took_most_of_the_lease_needs_another_one() {
+    let slow = Fault::Slow(ms(900));
+    let gateway = Gateway::before(vec![], Setup { lease: "1s", ..Setup::UNSAFE });
+    gateway.store.fails(Step::To(S::Sent), slow, 1);
+    assert_eq!(gateway.call("k").await.status, 201);
+    assert_eq!(gateway.store.count(Step::Renewal), 1);
+
+    let gateway = Gateway::before(vec![], Setup { lease: "1s", ..Setup::UNSAFE });
+    gateway.store.fails(Step::To(S::Sent), slow, 1);
+    gateway.store.fails(Step::Renewal, slow, 3);
+    assert_eq!(gateway.call("k").await.problem(), (503, Some(Code::StoreUnavailable)));
+    was_not_made(&gateway, 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_not_durable_ends_the_run_with_what_is_known() {
+    for fault in [Fault::Unheard, Fault::ReplyLost] {
+        let gateway = Gateway::before(vec![answers(429).into()], Setup::UNSAFE);
+        gateway.store.fails(Step::To(S::Waiting), fault, 1);
+        let told = gateway.call("k").await;
+        assert_eq!(told.problem(), (503, Some(Code::StoreUnavailable)), "{fault:?}");
+        was_not_made(&gateway, 1).await;
+
+        let gateway = Gateway::before(vec![answers(503).into()], Setup::WITH_KEY);
+        gateway.store.fails(Step::To(S::Waiting), fault, 1);
+        let told = gateway.call("k").await;
+        assert_eq!(told.problem(), (502, Some(Code::OutcomeUnknown)), "{fault:?}");
+        gateway.is_idle().await;
+        assert_eq!(gateway.states("k").await.last(), Some(&S::Unknown), "{fault:?}");
+        assert_eq!(gateway.upstream.seen().len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receipt_is_waited_for_while_the_store_stumbles() {
+    let gateway = Gateway::before(vec![answers(200).body("charged").into()], Setup::UNSAFE);
+    gateway.store.fails(Step::To(S::Succeeded), Fault::Unheard, 3);
+    let told = gateway.call("k").await;
+    assert_eq!(told.says(), (200, "charged", false));
+    assert!(!told.marks.receipt_none);
+    assert!(told.at >= TIMEOUT * 3 && told.at < secs(4), "{:?}", told.at);
+    assert_eq!(gateway.states("k").await, [S::Claimed, S::Sent, S::Succeeded]);
+    assert_eq!(gateway.call("k").await.says(), (200, "charged", true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receipt_that_comes_too_late_for_its_caller_is_still_kept() {
+    let gateway = Gateway::before(vec![answers(200).after(secs(1)).body("charged").into()], Setup::UNSAFE);
+    let caller = gateway.caller(Ask::keyed("k").within(secs(5)));
+    gateway.upstream.has_seen(1).await;
+    gateway.store.goes_away();
+    let told = caller.await.unwrap();
+    assert_eq!(told.says(), (200, "charged", false));
+    assert!(told.marks.receipt_none && told.at >= secs(4) && told.at < secs(7), "{:?}", told.at);
+
+    gateway.at(secs(300)).await;
+    gateway.store.comes_back();
+    gateway.has_become("k", S::Succeeded).await;
+    assert_eq!(gateway.call("k").await.says(), (200, "charged", true));
+    assert_eq!(gateway.upstream.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receipt_whose_acknowledgement_was_lost_is_recognised() {
+    for setup in [Setup::UNSAFE, Setup::WITH_KEY] {
+        let gateway = Gateway::before(vec![answers(200).body("charged").into()], setup);
+        gateway.store.fails(Step::To(S::Succeeded), Fault::ReplyLost, 1);
+        let told = gateway.call("k").await;
+        assert_eq!(told.says(), (200, "charged", false));
+        assert!(!told.marks.receipt_none && told.at < secs(2), "{:?}", told.at);
+        let events = gateway.kept("k").await.unwrap().events;
+        assert_eq!(events.iter().filter(|event| event.kind == EventKind::Settled).count(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_without_a_receipt_is_told_at_once_and_written_when_it_can_be() {
+    for (fault, times) in [(Fault::Unheard, 5), (Fault::ReplyLost, 1)] {
+        let gateway = Gateway::before(vec![Act::Closes], Setup::UNSAFE);
+        gateway.store.fails(Step::To(S::Unknown), fault, times);
+        let told = gateway.call("k").await;
+        assert_eq!((told.problem(), told.at), ((502, Some(Code::OutcomeUnknown)), TIMEOUT));
+        gateway.is_idle().await;
+        assert_eq!(gateway.states("k").await, [S::Claimed, S::Sent, S::Unknown]);
+        let state = gateway.kept("k").await.unwrap().operation.state;
+        assert!(matches!(state, State::Unknown { cause: Cause::Closed, .. }));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_cannot_be_renewed_for_a_while_is_renewed_later() {
+    let gateway = Gateway::before(vec![answers(200).after(secs(20)).into()], Setup::UNSAFE);
+    gateway.store.fails(Step::Renewal, Fault::Unheard, 2);
+    gateway.store.fails(Step::Renewal, Fault::ReplyLost, 2);
+    gateway.neighbour().worker();
+    assert_eq!(gateway.call("k").await.status, 200);
+    assert_eq!(gateway.states("k").await, [S::Claimed, S::Sent, S::Succeeded]);
+}

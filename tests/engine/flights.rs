@@ -1,0 +1,113 @@
+//! Callers of one key in one process.
+
+use oncegate::engine::problem::Code;
+use oncegate::operation::StateName as S;
+use oncegate::retry::decide::Stop;
+
+use crate::rig::gateway::id;
+use crate::rig::{Act, Ask, Gateway, Setup, Step, Told, answers, ms, secs};
+
+async fn hundred(gateway: &Gateway) -> Vec<Told> {
+    let callers: Vec<_> = (0..100).map(|_| gateway.caller(Ask::keyed("k"))).collect();
+    let mut told = Vec::new();
+    for caller in callers {
+        told.push(caller.await.unwrap());
+    }
+    told
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_callers_make_one_call_and_ask_the_store_once() {
+    let gateway = Gateway::before(vec![answers(200).after(secs(3)).body("charged").into()], Setup::UNSAFE);
+    let told = hundred(&gateway).await;
+    assert!(told.iter().all(|told| (told.status, &told.body[..]) == (200, b"charged")));
+    assert_eq!(told.iter().filter(|told| !told.marks.replayed).count(), 1);
+    assert_eq!(gateway.upstream.seen().len(), 1);
+    assert_eq!(gateway.store.steps(), [Step::Claim, Step::To(S::Sent), Step::To(S::Succeeded)]);
+    assert!(gateway.engine.shared().flights.watch(id("k")).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_joined_a_call_without_a_receipt_are_told_the_same_and_claim_nothing() {
+    let retry = "attempt_timeout = \"3s\"\nmax_attempts = 2";
+    for (act, status, code, stop) in [
+        (Act::IsSilent, 504, Some(Code::OutcomeUnknown), Stop::Unsafe),
+        (answers(421).after(secs(1)).into(), 421, None, Stop::Exhausted),
+    ] {
+        let gateway = Gateway::before(vec![act, answers(421).into()], Setup { retry, ..Setup::UNSAFE });
+        for told in hundred(&gateway).await {
+            assert_eq!((told.problem(), told.marks.stop), ((status, code), Some(stop)));
+        }
+        assert_eq!(gateway.store.count(Step::Claim), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_joiner_waits_as_long_as_the_route_says() {
+    for (route, patience) in [("in_flight_wait = \"2s\"", secs(2)), ("in_flight = \"reject\"", ms(0))] {
+        let gateway = Gateway::before(vec![answers(200).after(secs(5)).into()], Setup { route, ..Setup::UNSAFE });
+        let first = gateway.caller(Ask::keyed("k"));
+        gateway.upstream.has_seen(1).await;
+        let joined = gateway.call("k").await;
+        assert_eq!(joined.problem(), (409, Some(Code::InProgress)));
+        assert!(joined.at >= patience && joined.at < patience + ms(10), "{:?}", joined.at);
+        assert_eq!(first.await.unwrap().says(), (200, "says 200", false));
+        assert_eq!(gateway.call("k").await.says(), (200, "says 200", true));
+        assert_eq!(gateway.upstream.seen().len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_joiner_in_another_process_waits_too() {
+    let route = "in_flight_wait = \"20s\"";
+    let gateway = Gateway::before(vec![answers(200).after(secs(10)).into()], Setup { route, ..Setup::UNSAFE });
+    let first = gateway.caller(Ask::keyed("k"));
+    gateway.upstream.has_seen(1).await;
+    let joined = gateway.neighbour().call("k").await;
+    assert_eq!(joined.says(), (200, "says 200", true));
+    assert!(joined.at >= secs(10) && joined.at < secs(12), "{:?}", joined.at);
+    assert_eq!(first.await.unwrap().status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_request_with_the_same_key_is_refused_without_a_look_at_the_store() {
+    let gateway = Gateway::before(vec![answers(200).after(secs(5)).into()], Setup::UNSAFE);
+    let first = gateway.caller(Ask::keyed("k"));
+    gateway.upstream.has_seen(1).await;
+    let steps = gateway.store.steps().len();
+    let told = gateway.ask(Ask::keyed("k").body("{\"amount\": 2}")).await;
+    assert_eq!((told.problem(), told.at), ((422, Some(Code::KeyReused)), ms(0)));
+    assert_eq!(gateway.store.steps().len(), steps);
+
+    assert_eq!(first.await.unwrap().status, 200);
+    let told = gateway.ask(Ask::keyed("k").body("{\"amount\": 2}")).await;
+    assert_eq!(told.problem(), (422, Some(Code::KeyReused)));
+    assert_eq!(gateway.upstream.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_hangs_up_drops_nothing() {
+    let gateway = Gateway::before(vec![answers(200).after(secs(5)).body("charged").into()], Setup::UNSAFE);
+    let caller = gateway.caller(Ask::keyed("k"));
+    gateway.upstream.has_seen(1).await;
+    caller.abort();
+    gateway.has_become("k", S::Succeeded).await;
+    assert_eq!(gateway.call("k").await.says(), (200, "charged", true));
+    assert_eq!(gateway.upstream.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_breaks_leaves_nothing_behind_but_its_lease() {
+    let setup = Setup { route: "in_flight_wait = \"30s\"", ..Setup::UNSAFE };
+    let gateway = Gateway::before(vec![Act::Panics, answers(200).body("charged").into()], setup);
+    let first = gateway.caller(Ask::keyed("k"));
+    let second = gateway.caller(Ask::keyed("k"));
+    let told = first.await.unwrap();
+    assert_eq!((told.problem(), told.at), ((502, Some(Code::OutcomeUnknown)), ms(0)));
+
+    let told = second.await.unwrap();
+    assert_eq!(told.says(), (200, "charged", false));
+    assert!(told.at >= secs(10) && told.at < secs(12), "after the lease: {:?}", told.at);
+    assert_eq!(gateway.upstream.seen().len(), 1);
+    assert!(gateway.engine.shared().flights.watch(id("k")).is_none());
+}

@@ -1,0 +1,172 @@
+//! Answers that are told while they come.
+
+use bytes::Bytes;
+use oncegate::engine::answer::{Answer, Body, Content, Piece};
+use oncegate::engine::problem::Code;
+use oncegate::operation::{Kept, StateName as S};
+use tokio::sync::mpsc;
+
+use crate::rig::{Act, Ask, Fault, Gateway, Setup, Step, answers, secs};
+
+const LONG: Setup = Setup { route: "max_receipt = \"1KiB\"", ..Setup::UNSAFE };
+const PIECE: &[u8] = &[b'x'; 600];
+
+/// What the upstream says, as the story goes on.
+struct Speaker(mpsc::UnboundedSender<Bytes>);
+
+impl Speaker {
+    fn begins(head: &str) -> (Self, Act) {
+        let (sender, pieces) = mpsc::unbounded_channel();
+        let speaker = Self(sender);
+        speaker.says(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n").as_bytes());
+        (speaker, Act::Streams(pieces))
+    }
+
+    fn says(&self, piece: &[u8]) {
+        self.0.send(Bytes::copy_from_slice(piece)).unwrap();
+    }
+}
+
+fn listen(answer: Answer) -> mpsc::Receiver<Piece> {
+    match answer.content {
+        Content::Upstream { body: Body::Live(pieces), .. } => pieces,
+        _ => panic!("not live"),
+    }
+}
+
+fn data(piece: Option<Piece>) -> Bytes {
+    match piece {
+        Some(Piece::Data(data)) => data,
+        other => panic!("no data but {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_too_long_is_told_as_it_comes_and_ends_when_it_is_kept() {
+    let (upstream, act) = Speaker::begins("content-length: 1800");
+    let gateway = Gateway::before(vec![act], LONG);
+    gateway.store.fails(Step::To(S::Succeeded), Fault::Slow(secs(5)), 1);
+    upstream.says(PIECE);
+    upstream.says(PIECE);
+    let mut pieces = listen(gateway.open(Ask::keyed("k")).await);
+    assert_eq!(data(pieces.recv().await).len(), 1200);
+
+    upstream.says(PIECE);
+    assert_eq!(data(pieces.recv().await), PIECE);
+    assert!(gateway.elapsed() >= secs(5), "{:?}", gateway.elapsed());
+    assert_eq!(pieces.recv().await, Some(Piece::End));
+    let kept = gateway.kept("k").await.unwrap();
+    let settled = kept.operation.state.settled().unwrap();
+    assert_eq!((settled.kept, settled.length, kept.receipt), (Kept::TooLarge, 1800, None));
+    assert_eq!(gateway.call("k").await.problem(), (409, Some(Code::ResultUnavailable)));
+    assert_eq!(gateway.upstream.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_does_not_wait_for_the_next_one() {
+    let (upstream, act) = Speaker::begins("content-type: text/event-stream");
+    let gateway = Gateway::before(vec![act], LONG);
+    gateway.store.fails(Step::To(S::Succeeded), Fault::Slow(secs(5)), 1);
+    let mut pieces = listen(gateway.open(Ask::keyed("k")).await);
+    for event in ["data: 1\n\n", "data: 2\n\n"] {
+        upstream.says(event.as_bytes());
+        assert_eq!(data(pieces.recv().await), event);
+    }
+    assert!(gateway.elapsed() < secs(1));
+
+    drop(upstream);
+    assert_eq!(pieces.recv().await, Some(Piece::End));
+    assert!(gateway.elapsed() >= secs(5), "{:?}", gateway.elapsed());
+    assert_eq!(gateway.call("k").await.says(), (200, "data: 1\n\ndata: 2\n\n", true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_whose_receipt_is_refused_never_ends_cleanly() {
+    for (head, heard) in [("content-length: 1800", 1200), ("x-length: unknown", 1800)] {
+        let (upstream, act) = Speaker::begins(head);
+        let setup = Setup { repeat: "with-key", lease: "1s", ..LONG };
+        let owner = Gateway::before(vec![act, answers(200).body("other's").into()], setup);
+        let other = owner.neighbour();
+        other.worker();
+        upstream.says(PIECE);
+        upstream.says(PIECE);
+        let caller = owner.caller(Ask::keyed("k"));
+        owner.upstream.has_seen(1).await;
+        owner.store.goes_away();
+        other.has_become("k", S::Succeeded).await;
+        owner.store.comes_back();
+
+        upstream.says(PIECE);
+        drop(upstream);
+        let told = caller.await.unwrap();
+        assert!(told.broken, "{head}");
+        assert_eq!((told.status, told.body.len()), (200, heard), "{head}");
+        assert_eq!(owner.call("k").await.says(), (200, "other's", true));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_whose_acknowledgement_was_lost_ends_cleanly() {
+    let (upstream, act) = Speaker::begins("content-length: 1200");
+    let gateway = Gateway::before(vec![act], LONG);
+    gateway.store.fails(Step::To(S::Succeeded), Fault::ReplyLost, 1);
+    upstream.says(PIECE);
+    upstream.says(PIECE);
+    let told = gateway.call("k").await;
+    assert_eq!((told.broken, told.body.len()), (false, 1200));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_who_is_gone_takes_nothing_from_the_receipt() {
+    let (upstream, act) = Speaker::begins("content-type: text/event-stream");
+    let gateway = Gateway::before(vec![act], LONG);
+    let pieces = listen(gateway.open(Ask::keyed("k")).await);
+    upstream.says(b"data: 1\n\n");
+    drop(pieces);
+    for _ in 0..40 {
+        tokio::task::yield_now().await;
+        upstream.says(b"data: 2\n\n");
+    }
+    drop(upstream);
+    gateway.has_become("k", S::Succeeded).await;
+    let told = gateway.call("k").await;
+    assert_eq!((told.status, told.body.len(), told.marks.replayed), (200, 41 * 9, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_cut_in_the_middle_is_broken_and_was_executed() {
+    for setup in [LONG, Setup { repeat: "with-key", ..LONG }] {
+        let (upstream, act) = Speaker::begins("content-length: 1800");
+        let gateway = Gateway::before(vec![act], setup);
+        upstream.says(PIECE);
+        upstream.says(PIECE);
+        let mut pieces = listen(gateway.open(Ask::keyed("k")).await);
+        assert_eq!(data(pieces.recv().await).len(), 1200);
+        drop(upstream);
+        assert_eq!(pieces.recv().await, None);
+        gateway.has_become("k", S::Succeeded).await;
+        assert_eq!(gateway.kept("k").await.unwrap().operation.state.settled().unwrap().kept, Kept::Cut);
+        assert_eq!(gateway.call("k").await.problem(), (409, Some(Code::ResultUnavailable)));
+        assert_eq!(gateway.upstream.seen().len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_outlives_a_long_stream_and_a_slow_client() {
+    let (upstream, act) = Speaker::begins("content-type: text/event-stream");
+    let gateway = Gateway::before(vec![act], Setup { lease: "1s", ..LONG });
+    gateway.neighbour().worker();
+    let mut pieces = listen(gateway.open(Ask::keyed("k")).await);
+    for second in 1..60 {
+        upstream.says(b"data: 1\n\n");
+        gateway.at(secs(second)).await;
+    }
+    drop(upstream);
+    while data(pieces.recv().await).len() < 9 {}
+    let mut events = 1;
+    while let Some(Piece::Data(_)) = pieces.recv().await {
+        events += 1;
+    }
+    assert!(events > 16);
+    assert_eq!(gateway.states("k").await, [S::Claimed, S::Sent, S::Succeeded]);
+}

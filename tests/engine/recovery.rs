@@ -1,0 +1,136 @@
+//! What a worker makes of the operations of a gateway that went away.
+
+use http::header::AUTHORIZATION;
+use oncegate::engine::problem::Code;
+use oncegate::operation::{Cause, State, StateName as S};
+use oncegate::store::Store;
+
+use crate::rig::gateway::id;
+use crate::rig::{Act, Ask, Gateway, Setup, answers, secs};
+
+const UNSAFE: Setup = Setup { lease: "1s", ..Setup::UNSAFE };
+const WITH_KEY: Setup = Setup { lease: "1s", ..Setup::WITH_KEY };
+const SECRET: &str = "Bearer s3cret";
+
+/// Another gateway, after the one with this call has sent it and gone away.
+async fn after_a_crash_in_mid_call(setup: Setup, ask: Ask) -> Gateway {
+    let crashed = Gateway::before(vec![Act::IsSilent], setup);
+    crashed.caller(ask);
+    crashed.upstream.has_seen(1).await;
+    crashed.store.goes_away();
+    crashed.at(secs(2)).await;
+    crashed.neighbour()
+}
+
+/// Another gateway, after the one with this call has claimed it and gone away.
+async fn after_a_crash_before_the_send(setup: Setup) -> Gateway {
+    let upstream = "connect_timeout = \"60s\"";
+    let crashed = Gateway::before(vec![Act::ConnectsAfter(secs(3600))], Setup { upstream, ..setup });
+    crashed.caller(Ask::keyed("k"));
+    crashed.has_become("k", S::Claimed).await;
+    crashed.store.goes_away();
+    crashed.neighbour()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_may_not_be_repeated_is_unknown() {
+    let worker = after_a_crash_in_mid_call(UNSAFE, Ask::keyed("k")).await;
+    worker.sweep().await;
+    assert_eq!(worker.states("k").await, [S::Claimed, S::Sent, S::Unknown]);
+    assert!(matches!(worker.kept("k").await.unwrap().operation.state, State::Unknown { cause: Cause::OwnerLost, .. }));
+    assert_eq!(worker.call("k").await.problem(), (409, Some(Code::OutcomeUnknown)));
+    assert_eq!(worker.upstream.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_may_be_repeated_is_sent_again_byte_for_byte() {
+    let worker = after_a_crash_in_mid_call(WITH_KEY, Ask::keyed("k").with("x-trace", "7")).await;
+    worker.sweep().await;
+    worker.is_idle().await;
+    let seen = worker.upstream.seen();
+    assert_eq!((seen.len(), seen[0].request()), (2, seen[1].request()));
+    assert_eq!((seen[1].key(), seen[1].header("x-trace")), (Some("k"), Some("7")));
+    assert_eq!(seen[1].header("oncegate-attempt"), Some("2"));
+    assert_eq!(worker.states("k").await, [S::Sent, S::Succeeded]);
+    for _ in 0..2 {
+        assert_eq!(worker.call("k").await.says(), (201, "says 201", true));
+    }
+    assert_eq!(worker.upstream.seen().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_with_its_callers_credential_is_not_sent_without_him() {
+    let ask = Ask::keyed("k").with("authorization", SECRET);
+    let worker = after_a_crash_in_mid_call(WITH_KEY, ask.clone()).await;
+    let stored = worker.store.request(id("k")).await.unwrap().unwrap();
+    assert!(stored.had_credential && !stored.headers.contains_key(AUTHORIZATION));
+
+    worker.sweep().await;
+    worker.is_idle().await;
+    assert_eq!(worker.states("k").await, [S::Sent, S::Unknown]);
+    assert_eq!(worker.upstream.seen().len(), 1);
+
+    assert_eq!(worker.ask(ask).await.says(), (201, "says 201", false));
+    let seen = worker.upstream.seen();
+    assert_eq!((seen.len(), seen[1].header("authorization")), (2, Some(SECRET)));
+    assert_eq!(seen[0].request(), seen[1].request());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_gone_on_with_until_its_deadline() {
+    let setup = Setup { retry: "deadline = \"5s\"", ..UNSAFE };
+    let worker = after_a_crash_before_the_send(setup).await;
+    worker.at(secs(3)).await;
+    worker.sweep().await;
+    worker.is_idle().await;
+    assert_eq!(worker.states("k").await, [S::Claimed, S::Sent, S::Succeeded]);
+    assert_eq!(worker.kept("k").await.unwrap().operation.attempts, 1);
+
+    let worker = after_a_crash_before_the_send(setup).await;
+    worker.at(secs(6)).await;
+    worker.sweep().await;
+    assert_eq!(worker.states("k").await, [S::Claimed, S::NotExecuted]);
+    assert_eq!(worker.upstream.seen().len(), 0);
+    assert_eq!(worker.call("k").await.says(), (201, "says 201", false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_call_is_left_alone() {
+    let owner = Gateway::before(vec![answers(200).after(secs(5)).into()], WITH_KEY);
+    let caller = owner.caller(Ask::keyed("k"));
+    owner.upstream.has_seen(1).await;
+    for worker in [owner.clone(), owner.neighbour()] {
+        worker.engine.recover(id("k")).await.unwrap();
+    }
+    assert_eq!(caller.await.unwrap().says(), (200, "says 200", false));
+    assert_eq!(owner.upstream.seen().len(), 1);
+    assert_eq!(owner.states("k").await, [S::Sent, S::Succeeded]);
+}
+
+/// Ten seconds of the hundred are left for repeats: an attempt may take thirty, and settle sixty.
+const FORGETFUL: Setup = Setup { upstream: "key_retention = \"100s\"\nconnect_timeout = \"60s\"", ..WITH_KEY };
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_may_be_forgotten_by_now_protects_nothing() {
+    let ask = Ask::keyed("k").within(secs(5));
+    for (moment, sends) in [(secs(9), 2), (secs(11), 1)] {
+        let gateway = Gateway::before(vec![Act::IsSilent], FORGETFUL);
+        assert_eq!(gateway.ask(ask.clone()).await.problem(), (504, Some(Code::OutcomeUnknown)));
+        gateway.at(moment).await;
+        let told = gateway.ask(ask.clone()).await;
+        assert_eq!(gateway.upstream.seen().len(), sends);
+        assert_eq!(told.problem(), if sends == 2 { (201, None) } else { (409, Some(Code::OutcomeUnknown)) });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_age_of_a_key_is_looked_at_right_before_the_first_byte() {
+    let script = vec![Act::IsSilent, Act::ConnectsAfter(secs(3))];
+    let gateway = Gateway::before(script, FORGETFUL);
+    gateway.ask(Ask::keyed("k").within(secs(5))).await;
+    gateway.at(secs(9)).await;
+    let told = gateway.call("k").await;
+    assert_eq!(told.problem(), (502, Some(Code::OutcomeUnknown)));
+    assert_eq!(gateway.upstream.seen().len(), 1);
+    assert_eq!(gateway.states("k").await.last(), Some(&S::Unknown));
+}

@@ -1,0 +1,53 @@
+//! A small `gateway.toml` for one story.
+
+use std::sync::Arc;
+
+use oncegate::config::{Config, Environment};
+
+/// The words in which a story differs from the built-in values; each is a line or more of the file.
+#[derive(Clone, Copy)]
+pub struct Setup {
+    pub repeat: &'static str,
+    pub lease: &'static str,
+    pub upstream: &'static str,
+    pub route: &'static str,
+    pub key: &'static str,
+    pub retry: &'static str,
+}
+
+impl Setup {
+    pub const UNSAFE: Self = Self::of("unsafe");
+    pub const WITH_KEY: Self = Self::of("with-key");
+    pub const HARMLESS: Self = Self::of("harmless");
+
+    const fn of(repeat: &'static str) -> Self {
+        Self { repeat, lease: "10s", upstream: "", route: "", key: "", retry: "" }
+    }
+
+    pub fn config(&self) -> Arc<Config> {
+        let Self { repeat, lease, upstream, route, key, retry } = self;
+        let text = format!(
+            r#"
+            [store]
+            url = "memory:"
+            lease = "{lease}"
+            [upstreams.payments]
+            url = "http://payments.internal/v1"
+            repeat = "{repeat}"
+            {upstream}
+            [[routes]]
+            name = "payments"
+            match = {{ path = "/" }}
+            upstream = "payments"
+            {route}
+            [routes.key]
+            {key}
+            [routes.retry]
+            {retry}
+            "#
+        );
+        Arc::new(
+            Config::parse(&text, "gateway.toml", &Environment::default()).unwrap_or_else(|error| panic!("{error}")),
+        )
+    }
+}

@@ -1,0 +1,181 @@
+//! A gateway's view of the store that all share: it counts the steps, and loses those that it is told to lose.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use oncegate::clock::Timestamp;
+use oncegate::operation::transition::Change;
+use oncegate::operation::{Event, EventKind, OperationId, Receipt, StateName, StoredRequest};
+use oncegate::store::memory::MemoryStore;
+use oncegate::store::{Claimed, Found, Page, Store, StoreError, Written};
+use tokio::time::sleep;
+
+/// How long a step takes that gets no answer.
+pub const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What a gateway asks of its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Claim,
+    Renewal,
+    TakeOver,
+    /// A write after which the record is in this state.
+    To(StateName),
+    Look,
+    Note,
+}
+
+/// What becomes of a step.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    /// The store never hears of it.
+    Unheard,
+    /// The store takes it; the answer is lost.
+    ReplyLost,
+    /// The answer is that it took too long, and the store takes it so much later.
+    Late(Duration),
+    /// The store takes it after this long, and says so.
+    Slow(Duration),
+}
+
+pub struct FrailStore {
+    shared: Arc<MemoryStore>,
+    faults: Mutex<Vec<(Step, Fault)>>,
+    away: AtomicBool,
+    steps: Mutex<Vec<Step>>,
+}
+
+impl FrailStore {
+    pub fn over(shared: Arc<MemoryStore>) -> Self {
+        Self { shared, faults: Mutex::default(), away: AtomicBool::new(false), steps: Mutex::default() }
+    }
+
+    /// The next `times` steps of this kind meet the fault.
+    pub fn fails(&self, step: Step, fault: Fault, times: usize) {
+        self.faults.lock().unwrap().extend(std::iter::repeat_n((step, fault), times));
+    }
+
+    /// From now on this gateway does not reach it.
+    pub fn goes_away(&self) {
+        self.away.store(true, Ordering::Relaxed);
+    }
+
+    pub fn comes_back(&self) {
+        self.away.store(false, Ordering::Relaxed);
+    }
+
+    /// Every step so far, heard or not.
+    pub fn steps(&self) -> Vec<Step> {
+        self.steps.lock().unwrap().clone()
+    }
+
+    pub fn count(&self, step: Step) -> usize {
+        self.steps().into_iter().filter(|asked| *asked == step).count()
+    }
+
+    async fn through<T, F>(&self, step: Step, work: impl FnOnce(Arc<MemoryStore>) -> F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        self.steps.lock().unwrap().push(step);
+        let work = work(Arc::clone(&self.shared));
+        match self.fault(step) {
+            None => return work.await,
+            Some(Fault::Slow(wait)) => {
+                sleep(wait).await;
+                return work.await;
+            }
+            Some(Fault::Unheard) => {}
+            Some(Fault::ReplyLost) => drop(work.await),
+            Some(Fault::Late(wait)) => drop(tokio::spawn(async move {
+                sleep(TIMEOUT + wait).await;
+                work.await
+            })),
+        }
+        sleep(TIMEOUT).await;
+        Err(StoreError::Timeout)
+    }
+
+    fn fault(&self, step: Step) -> Option<Fault> {
+        if self.away.load(Ordering::Relaxed) {
+            return Some(Fault::Unheard);
+        }
+        let mut faults = self.faults.lock().unwrap();
+        let next = faults.iter().position(|(on, _)| *on == step)?;
+        Some(faults.remove(next).1)
+    }
+}
+
+fn step_of(change: &Change) -> Step {
+    match &change.event {
+        None => Step::Renewal,
+        Some(Event { kind: EventKind::TakenOver, .. }) => Step::TakeOver,
+        Some(_) => Step::To(change.operation.state.name()),
+    }
+}
+
+#[async_trait]
+impl Store for FrailStore {
+    fn now(&self) -> Timestamp {
+        self.shared.now()
+    }
+
+    async fn claim(&self, change: &Change, past: Option<OperationId>) -> Result<Claimed, StoreError> {
+        let change = change.clone();
+        self.through(Step::Claim, |store| async move { store.claim(&change, past).await }).await
+    }
+
+    async fn write(&self, change: &Change) -> Result<Written, StoreError> {
+        let change = change.clone();
+        self.through(step_of(&change), |store| async move { store.write(&change).await }).await
+    }
+
+    async fn read(&self, id: OperationId) -> Result<Option<Found>, StoreError> {
+        self.through(Step::Look, |store| async move { store.read(id).await }).await
+    }
+
+    async fn request(&self, id: OperationId) -> Result<Option<StoredRequest>, StoreError> {
+        self.through(Step::Look, |store| async move { store.request(id).await }).await
+    }
+
+    async fn events(&self, id: OperationId) -> Result<Vec<Event>, StoreError> {
+        self.through(Step::Look, |store| async move { store.events(id).await }).await
+    }
+
+    async fn due(&self, limit: usize) -> Result<Vec<OperationId>, StoreError> {
+        self.through(Step::Look, |store| async move { store.due(limit).await }).await
+    }
+
+    async fn list(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
+        let cursor = cursor.map(str::to_owned);
+        self.through(Step::Look, |store| async move { store.list(cursor.as_deref(), limit).await }).await
+    }
+
+    async fn purge(&self, limit: usize) -> Result<usize, StoreError> {
+        self.through(Step::Look, |store| async move { store.purge(limit).await }).await
+    }
+
+    async fn remember(&self, name: &str, value: &str, until: Option<Timestamp>) -> Result<Option<String>, StoreError> {
+        let (name, value) = (name.to_owned(), value.to_owned());
+        self.through(Step::Note, |store| async move { store.remember(&name, &value, until).await }).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.through(Step::Look, |store| async move { store.ping().await }).await
+    }
+}
+
+/// What the store itself holds, past every fault.
+pub struct Kept {
+    pub operation: oncegate::operation::Operation,
+    pub receipt: Option<Receipt>,
+    pub events: Vec<Event>,
+}
+
+pub async fn kept(store: &MemoryStore, id: OperationId) -> Option<Kept> {
+    let found = store.read(id).await.unwrap()?;
+    Some(Kept { operation: found.operation, receipt: found.receipt, events: store.events(id).await.unwrap() })
+}
