@@ -15,4 +15,7 @@ pub mod upstream;
 
 pub mod engine;
 
+pub mod server;
+pub mod worker;
+
 pub mod telemetry;

@@ -1,0 +1,297 @@
+//! The operators' API. Reads; on a loopback address, and only for programs on this machine.
+//!
+//! A page in a browser on this machine can reach a loopback address, too, by a name that it makes resolve there. So the
+//! Host has to be a loopback one.
+
+use std::sync::Arc;
+
+use http::header::HOST;
+use http::request::Parts;
+use http::{HeaderMap, Method, Response, StatusCode};
+use serde::Serialize;
+
+use crate::engine::answer::Marks;
+use crate::engine::problem::{Code, Problem};
+use crate::engine::status::{Snapshot, Status};
+use crate::operation::{Operation, OperationId};
+use crate::server::body::ResponseBody;
+use crate::server::door::{is_host, split_port};
+use crate::server::filter::Filter;
+use crate::server::health::{StoreHealth, store_health};
+use crate::server::listener::Peer;
+use crate::server::respond;
+use crate::server::view::{EventView, OperationView};
+use crate::store::{Store, StoreError};
+
+/// Reads of the store that one list may take; a list that is not done by then has a cursor to go on.
+const READS: usize = 100;
+
+/// What the operators' API is answered from.
+#[derive(Clone)]
+pub struct AdminState {
+    pub store: Arc<dyn Store>,
+    /// `memory`, `file` or `redis`.
+    pub store_kind: &'static str,
+    pub status: Arc<Status>,
+}
+
+impl AdminState {
+    /// Answers one request of the operators' API.
+    pub async fn answer(&self, head: &Parts, peer: &Peer) -> Response<ResponseBody> {
+        match self.find(head, peer).await {
+            Ok(response) => response,
+            Err(problem) => respond::problem(problem, &Marks::default()),
+        }
+    }
+
+    async fn find(&self, head: &Parts, peer: &Peer) -> Result<Response<ResponseBody>, Problem> {
+        check_local(&head.headers, peer)?;
+        let path = head.uri.path();
+        let id = path.strip_prefix("/v1/operations/");
+        if id.is_none() && !matches!(path, "/v1/operations" | "/v1/status") {
+            return Err(Problem::new(Code::NotFound, "The operators' API has no such address."));
+        }
+        if !matches!(head.method, Method::GET | Method::HEAD) {
+            return Ok(respond::wrong_method("GET, HEAD"));
+        }
+        match (id, path) {
+            (Some(id), _) => self.operation(id).await,
+            (None, "/v1/status") => Ok(self.status().await),
+            (None, _) => self.operations(head.uri.query()).await,
+        }
+    }
+
+    async fn operations(&self, query: Option<&str>) -> Result<Response<ResponseBody>, Problem> {
+        let filter = Filter::read(query, self.store.now())
+            .map_err(|error| Problem::new(Code::InvalidRequest, error.to_string()))?;
+        let (found, next) = self.list(filter).await.map_err(store_problem)?;
+        let operations = found.iter().map(OperationView::of).collect();
+        Ok(respond::json(StatusCode::OK, &OperationList { operations, next }))
+    }
+
+    /// The store's pages are read until the list is full, so that a page never has to be cut in the middle.
+    async fn list(&self, filter: Filter) -> Result<(Vec<Operation>, Option<String>), StoreError> {
+        let (mut found, mut cursor) = (Vec::new(), filter.cursor.clone());
+        for _ in 0..READS {
+            let page = self.store.list(cursor.as_deref(), filter.limit - found.len()).await?;
+            let is_past = page.operations.last().is_some_and(|oldest| filter.ends_before(oldest));
+            found.extend(page.operations.into_iter().filter(|operation| filter.takes(operation)));
+            cursor = page.next.filter(|_| !is_past);
+            if cursor.is_none() || found.len() >= filter.limit {
+                break;
+            }
+        }
+        Ok((found, cursor))
+    }
+
+    async fn operation(&self, id: &str) -> Result<Response<ResponseBody>, Problem> {
+        let id: OperationId = id.parse().map_err(|error| Problem::new(Code::NotFound, format!("{error}")))?;
+        let found = self.store.read(id).await.map_err(store_problem)?;
+        let Some(found) = found else {
+            return Err(Problem::new(Code::NotFound, "There is no such operation, or its record has run out."));
+        };
+        let events = self.store.events(id).await.map_err(store_problem)?;
+        let events = events.iter().map(EventView::of).collect();
+        Ok(respond::json(StatusCode::OK, &History { operation: OperationView::of(&found.operation), events }))
+    }
+
+    async fn status(&self) -> Response<ResponseBody> {
+        let health = store_health(self.store.as_ref()).await;
+        let report = Report {
+            version: env!("CARGO_PKG_VERSION"),
+            store: StoreReport { kind: self.store_kind, health },
+            process: self.status.snapshot(),
+        };
+        respond::json(StatusCode::OK, &report)
+    }
+}
+
+#[derive(Serialize)]
+struct OperationList<'a> {
+    operations: Vec<OperationView<'a>>,
+    /// Give it back as `cursor` to go on.
+    next: Option<String>,
+}
+
+#[derive(Serialize)]
+struct History<'a> {
+    #[serde(flatten)]
+    operation: OperationView<'a>,
+    events: Vec<EventView>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    version: &'static str,
+    store: StoreReport,
+    #[serde(flatten)]
+    process: Snapshot,
+}
+
+#[derive(Serialize)]
+struct StoreReport {
+    kind: &'static str,
+    #[serde(flatten)]
+    health: StoreHealth,
+}
+
+fn check_local(headers: &HeaderMap, peer: &Peer) -> Result<(), Problem> {
+    if !peer.address.ip().to_canonical().is_loopback() {
+        return Err(Problem::new(Code::Unauthenticated, "The operators' API answers to this machine only."));
+    }
+    let mut hosts = headers.get_all(HOST).iter();
+    match (hosts.next().and_then(|host| host.to_str().ok()), hosts.next()) {
+        (Some(host), None) if is_loopback(host) => Ok(()),
+        _ => {
+            let detail = "The operators' API is asked by a loopback address: localhost, 127.0.0.1 or [::1].";
+            Err(Problem::new(Code::InvalidRequest, detail).with_status(421))
+        }
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let name = split_port(host).0;
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    is_host(host) && (name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback()))
+}
+
+fn store_problem(error: StoreError) -> Problem {
+    let code = match error {
+        StoreError::NoSuchPlace => return Problem::new(Code::InvalidRequest, format!("{error}")),
+        StoreError::RecordTooNew(_) => Code::RecordTooNew,
+        StoreError::Unencodable(_)
+        | StoreError::Timeout
+        | StoreError::Away(_)
+        | StoreError::Connection(_)
+        | StoreError::Refused(_)
+        | StoreError::Corrupt(_) => Code::StoreUnavailable,
+    };
+    Problem::new(code, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use http_body_util::BodyExt;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::operation::{Cause, Event, EventKind, Kept, OwnerId, State, StateName};
+    use crate::server::test_store::{Mood, TestStore};
+    use crate::server::view::tests::{operation, settled};
+
+    /// Ten operations, newest first; the even ones are unknown.
+    fn ten() -> TestStore {
+        let operations = (0..10).rev().map(|number| {
+            let state = match number % 2 {
+                0 => State::Unknown { cause: Cause::Closed, since: Timestamp(0) },
+                _ => State::Succeeded { settled: settled(Kept::Whole) },
+            };
+            operation(&format!("k-{number}"), number * 1000, state)
+        });
+        TestStore { operations: operations.collect(), ..TestStore::default() }
+    }
+
+    async fn ask(store: TestStore, request: http::request::Builder) -> (u16, Value) {
+        ask_from("127.0.0.1:5000", store, request).await
+    }
+
+    async fn ask_from(peer: &str, store: TestStore, request: http::request::Builder) -> (u16, Value) {
+        let state = AdminState { store: Arc::new(store), store_kind: "memory", status: Arc::new(Status::new()) };
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        let peer = Peer { address: peer.parse().unwrap(), ambiguity: None };
+        let response = state.answer(&head, &peer).await;
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&body).unwrap())
+    }
+
+    fn get(path: &str) -> http::request::Builder {
+        Request::get(path).header("host", "localhost:8081")
+    }
+
+    fn keys(list: &Value) -> Vec<&str> {
+        list["operations"].as_array().unwrap().iter().map(|operation| operation["key"].as_str().unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_list_is_given_page_by_page() {
+        let (_, first) = ask(ten(), get("/v1/operations?limit=7")).await;
+        assert_eq!(keys(&first), ["k-9", "k-8", "k-7", "k-6", "k-5", "k-4", "k-3"]);
+        let next = first["next"].as_str().unwrap();
+        let (_, second) = ask(ten(), get(&format!("/v1/operations?limit=7&cursor={next}"))).await;
+        assert_eq!((keys(&second), &second["next"]), (vec!["k-2", "k-1", "k-0"], &Value::Null));
+    }
+
+    #[tokio::test]
+    async fn a_filtered_page_is_filled_and_loses_nothing_between_pages() {
+        let (_, first) = ask(ten(), get("/v1/operations?dead=true&limit=3")).await;
+        assert_eq!(keys(&first), ["k-8", "k-6", "k-4"]);
+        let next = first["next"].as_str().unwrap();
+        let (_, second) = ask(ten(), get(&format!("/v1/operations?dead=true&limit=3&cursor={next}"))).await;
+        assert_eq!((keys(&second), &second["next"]), (vec!["k-2", "k-0"], &Value::Null));
+    }
+
+    #[tokio::test]
+    async fn what_is_older_than_since_is_not_read_on_for() {
+        let (_, list) = ask(ten(), get("/v1/operations?since=7000&limit=4")).await;
+        assert_eq!((keys(&list), &list["next"]), (vec!["k-9", "k-8", "k-7"], &Value::Null));
+    }
+
+    #[tokio::test]
+    async fn an_operation_comes_with_its_events() {
+        let event = Event {
+            revision: 1,
+            at: Timestamp(0),
+            kind: EventKind::Claimed,
+            from: None,
+            to: Some(StateName::Sent),
+            attempts: 1,
+            token: 1,
+            owner: OwnerId::default(),
+            cause: None,
+            status: None,
+        };
+        let store = TestStore { events: vec![event], ..ten() };
+        let id = store.operations[0].id;
+        let (status, shown) = ask(store, get(&format!("/v1/operations/{id}"))).await;
+        assert_eq!((status, &shown["id"]), (200, &json!(id.to_string())));
+        let expected = json!({ "at": "1970-01-01T00:00:00.000Z", "kind": "claimed", "from": null, "to": "sent",
+            "attempts": 1, "token": 1 });
+        assert_eq!(shown["events"], json!([expected]));
+    }
+
+    #[tokio::test]
+    async fn status_tells_version_store_and_routes() {
+        let (status, shown) = ask(TestStore { mood: Mood::Away, ..ten() }, get("/v1/status")).await;
+        assert_eq!((status, &shown["version"]), (200, &json!(env!("CARGO_PKG_VERSION"))));
+        assert_eq!(shown["store"]["kind"], "memory");
+        assert_eq!(shown["store"]["ok"], false);
+        assert_eq!((&shown["routes"], &shown["warnings"]), (&json!({}), &json!([])));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_answered_is_a_problem() {
+        let away = TestStore { mood: Mood::Away, ..ten() };
+        assert_eq!(ask(away, get("/v1/operations")).await.0, 503);
+        assert_eq!(ask(ten(), get("/v1/operations?x=1")).await.0, 400);
+        assert_eq!(ask(ten(), get("/v1/operations/op_1")).await.0, 404);
+        assert_eq!(ask(TestStore::default(), get(&format!("/v1/operations/{}", ten().operations[0].id))).await.0, 404);
+        let (status, shown) = ask(ten(), get("/payments")).await;
+        assert_eq!((status, &shown["code"]), (404, &json!("not-found")));
+        assert_eq!(ask(ten(), Request::delete("/v1/operations").header("host", "localhost")).await.0, 405);
+    }
+
+    #[tokio::test]
+    async fn a_foreign_page_or_machine_gets_nothing() {
+        for host in ["localhost", "LOCALHOST:1", "127.0.0.1:8081", "127.1.2.3", "[::1]:8081"] {
+            assert_eq!(ask(ten(), Request::get("/v1/status").header("host", host)).await.0, 200, "{host}");
+        }
+        for host in ["evil.example", "localhost.evil.example:8081", "10.0.0.1", "[::2]", "user@localhost", ""] {
+            assert_eq!(ask(ten(), Request::get("/v1/status").header("host", host)).await.0, 421, "{host}");
+        }
+        assert_eq!(ask(ten(), Request::get("/v1/status")).await.0, 421);
+        assert_eq!(ask_from("10.0.0.9:5000", ten(), get("/v1/status")).await.0, 401);
+    }
+}

@@ -1,0 +1,363 @@
+//! What a request head has to be before anything looks at it.
+//!
+//! Whatever two hops could read differently is refused here, before a route is chosen: framing, Host, target, encoding.
+//! Nothing is repaired. Limits that hyper has only in the large are exact here, and explained.
+
+use std::fmt;
+
+use http::header::{CONNECTION, EXPECT, HOST, TRANSFER_ENCODING, VIA};
+use http::request::Parts;
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, Method, Uri};
+
+use crate::config;
+use crate::engine::problem::{Code, Problem};
+use crate::entropy::Entropy;
+use crate::server::framing::Ambiguity;
+
+/// Headers that are for the other end. Whoever names them in `Connection` wants a hop to drop them.
+const END_TO_END: [&str; 6] = ["authorization", "content-length", "content-type", "cookie", "host", "idempotency-key"];
+
+/// The name of this process in `Via`, by which it knows a request that it has already passed on.
+#[derive(Clone, Debug)]
+pub struct Instance(String);
+
+impl Instance {
+    /// A new name for each process: gateways that stand behind one another are no loop.
+    pub fn new(entropy: &Entropy) -> Self {
+        Self(format!("oncegate-{:016x}", u64::from_be_bytes(entropy.bytes())))
+    }
+
+    /// The line to add to every request that goes upstream.
+    pub fn via(&self) -> HeaderValue {
+        HeaderValue::try_from(format!("1.1 {}", self.0)).unwrap_or(HeaderValue::from_static("1.1 oncegate"))
+    }
+
+    fn has_seen(&self, headers: &HeaderMap) -> bool {
+        let lines = headers.get_all(VIA).iter().filter_map(|line| line.to_str().ok());
+        lines.flat_map(|line| line.split(',')).any(|hop| hop.split_whitespace().nth(1) == Some(&self.0))
+    }
+}
+
+/// The checks on a request head, with their limits.
+#[derive(Clone, Debug)]
+pub struct Door {
+    max_header_bytes: usize,
+    max_uri_bytes: usize,
+    instance: Instance,
+}
+
+impl Door {
+    /// A door with the limits of `[server]`.
+    pub fn new(server: &config::Server, instance: Instance) -> Self {
+        Self::with_limits(server.max_header_bytes, server.max_uri_bytes, instance)
+    }
+
+    /// A door that takes this many bytes of header lines and of target.
+    pub fn with_limits(max_header_bytes: usize, max_uri_bytes: usize, instance: Instance) -> Self {
+        Self { max_header_bytes, max_uri_bytes, instance }
+    }
+
+    /// Lets a head pass, or says why not.
+    ///
+    /// # Errors
+    /// A problem `invalid-request` or `method-not-allowed`; the connection ends with its answer.
+    pub fn check(&self, head: &Parts, ambiguity: Option<Ambiguity>) -> Result<(), Problem> {
+        check_framing(&head.headers, ambiguity)?;
+        check_method(&head.method)?;
+        self.check_size(&head.uri, &head.headers)?;
+        check_target(&head.method, &head.uri)?;
+        check_host(&head.uri, &head.headers)?;
+        check_expectation(&head.headers)?;
+        check_connection(&head.headers)?;
+        self.check_loop(&head.headers)
+    }
+
+    fn check_size(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+        let target = uri.path().len() + uri.query().map_or(0, |query| query.len() + 1);
+        if target > self.max_uri_bytes {
+            return Err(
+                refusal(format_args!("the target is longer than {} bytes", self.max_uri_bytes)).with_status(414)
+            );
+        }
+        let fields: usize =
+            headers.iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len()).sum();
+        if fields > self.max_header_bytes {
+            return Err(
+                refusal(format_args!("the headers are longer than {} bytes", self.max_header_bytes)).with_status(431)
+            );
+        }
+        Ok(())
+    }
+
+    fn check_loop(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        if self.instance.has_seen(headers) {
+            return Err(refusal(
+                "Via shows that this gateway has passed the request on before: an upstream's url leads back \
+                here",
+            )
+            .with_status(508));
+        }
+        Ok(())
+    }
+}
+
+fn refusal(detail: impl fmt::Display) -> Problem {
+    Problem::new(Code::InvalidRequest, detail.to_string())
+}
+
+fn check_framing(headers: &HeaderMap, ambiguity: Option<Ambiguity>) -> Result<(), Problem> {
+    if let Some(ambiguity) = ambiguity {
+        return Err(refusal(ambiguity.as_str()));
+    }
+    match headers.get(TRANSFER_ENCODING) {
+        Some(coding) if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
+            Err(refusal("Transfer-Encoding is something other than chunked").with_status(501))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn check_method(method: &Method) -> Result<(), Problem> {
+    if matches!(*method, Method::CONNECT | Method::TRACE) {
+        return Err(Problem::new(Code::MethodNotAllowed, format!("{method} is not taken by a reverse proxy")));
+    }
+    Ok(())
+}
+
+fn check_target(method: &Method, uri: &Uri) -> Result<(), Problem> {
+    if uri.path() == "*" && *method == Method::OPTIONS {
+        return Ok(());
+    }
+    if !uri.path().starts_with('/') {
+        return Err(refusal("the target is neither a path nor a full URL"));
+    }
+    if !matches!(uri.scheme_str(), None | Some("http" | "https")) {
+        return Err(refusal("the target's scheme is neither http nor https"));
+    }
+    if uri.path_and_query().is_some_and(|target| target.as_str().bytes().any(|byte| byte <= b' ' || byte == 0x7f)) {
+        return Err(refusal("the target has control characters"));
+    }
+    if has_dot_segment(uri.path()) {
+        return Err(refusal(
+            "the path has a dot segment (. or .., plain or percent-encoded); send the path it leads to",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a server behind us could walk up or stay in place: encoded dots and slashes count, a backslash counts as a
+/// slash, and what follows a semicolon counts as a parameter, for there are servers that read them so.
+fn has_dot_segment(path: &str) -> bool {
+    if !path.contains('.') && !path.contains('%') {
+        return false;
+    }
+    decoded(path).split(['/', '\\']).any(|segment| matches!(segment.split(';').next(), Some("." | "..")))
+}
+
+/// The path with the escapes of `.`, `/`, `;` and `\` resolved, once, as the next hop would.
+fn decoded(path: &str) -> String {
+    let mut decoded = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((before, escape)) = rest.split_once('%') {
+        decoded.push_str(before);
+        let character = escape.get(..2).and_then(special);
+        decoded.push(character.unwrap_or('%'));
+        rest = if character.is_some() { escape.get(2..).unwrap_or_default() } else { escape };
+    }
+    decoded + rest
+}
+
+fn special(digits: &str) -> Option<char> {
+    let byte = u8::from_str_radix(digits, 16).ok()?;
+    matches!(byte, b'.' | b'/' | b';' | b'\\').then_some(char::from(byte))
+}
+
+fn check_host(uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+    let mut hosts = headers.get_all(HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host,
+        (None, _) => return Err(refusal("there is no Host")),
+        (Some(_), Some(_)) => return Err(refusal("there is more than one Host")),
+    };
+    let Some(host) = host.to_str().ok().filter(|host| is_host(host)) else {
+        return Err(refusal("Host is not host[:port]"));
+    };
+    match uri.authority().map(Authority::as_str) {
+        Some(authority) if !authority.eq_ignore_ascii_case(host) => {
+            Err(refusal("the target names another host than Host"))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Whether the text is `host[:port]`: a name, an IPv4 address, or an IPv6 address in brackets.
+pub fn is_host(text: &str) -> bool {
+    let (host, port) = split_port(text);
+    let valid = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => {
+            !host.is_empty()
+                && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte))
+        }
+    };
+    valid
+        && port.is_none_or(|port| {
+            port.bytes().all(|byte| byte.is_ascii_digit()) && (port.is_empty() || port.parse::<u16>().is_ok())
+        })
+}
+
+/// Host and port of `host[:port]`; the colons of a bracketed address are its own.
+pub fn split_port(text: &str) -> (&str, Option<&str>) {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        Some(_) | None => (text, None),
+    }
+}
+
+fn check_expectation(headers: &HeaderMap) -> Result<(), Problem> {
+    if headers.get_all(EXPECT).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+        return Err(refusal("Expect is something other than 100-continue").with_status(417));
+    }
+    Ok(())
+}
+
+fn check_connection(headers: &HeaderMap) -> Result<(), Problem> {
+    let lines = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
+    let mut options = lines.flat_map(|line| line.split(',')).map(str::trim);
+    match options.find_map(|option| END_TO_END.into_iter().find(|name| option.eq_ignore_ascii_case(name))) {
+        Some(name) => Err(refusal(format_args!("Connection names {name}, which is not for this hop alone"))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn door() -> Door {
+        let instance = Instance::new(&Entropy::seeded(1));
+        Door { max_header_bytes: 1000, max_uri_bytes: 100, instance }
+    }
+
+    /// What the door says about a request: the status of its refusal, or 200.
+    fn status(method: &str, target: &str, headers: &[(&str, &str)]) -> u16 {
+        let mut request = Request::builder().method(method).uri(target);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        door().check(&head, None).map_or_else(|problem| problem.status, |()| 200)
+    }
+
+    const HOST: (&str, &str) = ("host", "gw");
+
+    #[test]
+    fn an_ordinary_request_passes() {
+        assert_eq!(status("POST", "/payments/charges?x=..", &[HOST, ("expect", "100-Continue")]), 200);
+        assert_eq!(status("QUERY", "/.well-known/a.b/..c", &[HOST, ("transfer-encoding", "Chunked")]), 200);
+        assert_eq!(status("OPTIONS", "*", &[HOST]), 200);
+    }
+
+    #[test]
+    fn a_host_is_there_once_and_is_only_a_host() {
+        for host in ["gw", "gw:8080", "my_service:80", "127.0.0.1:1", "[::1]:8080", "[::1]", "gw:"] {
+            assert_eq!(status("GET", "/", &[("host", host)]), 200, "{host}");
+        }
+        for host in ["", ":80", "user:pw@gw", "gw:http", "gw:65536", "gw/x", "[::1", "::1", "[gw]", "a b", "a@b"] {
+            assert_eq!(status("GET", "/", &[("host", host)]), 400, "{host}");
+        }
+        assert_eq!(status("GET", "/", &[]), 400);
+        assert_eq!(status("GET", "/", &[HOST, HOST]), 400);
+    }
+
+    #[test]
+    fn a_full_url_must_agree_with_host() {
+        assert_eq!(status("GET", "http://GW/a", &[HOST]), 200);
+        assert_eq!(status("GET", "http://other/a", &[HOST]), 400);
+        assert_eq!(status("GET", "http://user@gw/a", &[HOST]), 400);
+        assert_eq!(status("GET", "ftp://gw/a", &[HOST]), 400);
+        assert_eq!(status("GET", "gw", &[HOST]), 400);
+        assert_eq!(status("GET", "*", &[HOST]), 400);
+    }
+
+    #[test]
+    fn a_forward_proxy_is_what_we_are_not() {
+        assert_eq!(status("CONNECT", "gw:443", &[("host", "gw:443")]), 405);
+        assert_eq!(status("TRACE", "/", &[HOST]), 405);
+    }
+
+    #[test]
+    fn dot_segments_are_refused_in_every_spelling() {
+        for path in [
+            "/a/../b",
+            "/..",
+            "/.",
+            "/a/./b",
+            "/%2e%2e/",
+            "/.%2E",
+            "/a/%2E./b",
+            "/a/..;x=1/b",
+            "/a/..%3bx/b",
+            "/a%2f..%2fb",
+            "/a/..%5cb",
+            "/x/..%2Fadmin",
+        ] {
+            assert_eq!(status("GET", path, &[HOST]), 400, "{path}");
+        }
+        for path in ["/a..b", "/...", "/a/.b", "/a/b.", "/%252e%252e/", "/a;../b", "/%", "/a%2"] {
+            assert_eq!(status("GET", path, &[HOST]), 200, "{path}");
+        }
+    }
+
+    #[test]
+    fn limits_are_exact() {
+        assert_eq!(status("GET", &format!("/{}", "a".repeat(99)), &[HOST]), 200);
+        assert_eq!(status("GET", &format!("/{}", "a".repeat(100)), &[HOST]), 414);
+        assert_eq!(status("GET", &format!("/{}?{}", "a".repeat(49), "b".repeat(50)), &[HOST]), 414);
+        let fits = "x".repeat(1000 - "host: gw\r\n".len() - "a: \r\n".len());
+        assert_eq!(status("GET", "/", &[HOST, ("a", &fits)]), 200);
+        assert_eq!(status("GET", "/", &[HOST, ("aa", &fits)]), 431);
+    }
+
+    #[test]
+    fn codings_and_expectations_that_we_do_not_know_are_refused() {
+        assert_eq!(status("POST", "/", &[HOST, ("transfer-encoding", "gzip, chunked")]), 501);
+        assert_eq!(status("POST", "/", &[HOST, ("expect", "a-miracle")]), 417);
+    }
+
+    #[test]
+    fn connection_does_not_take_the_key_away() {
+        assert_eq!(status("POST", "/", &[HOST, ("connection", "close, X-Own")]), 200);
+        assert_eq!(status("POST", "/", &[HOST, ("connection", "close, Idempotency-Key")]), 400);
+        assert_eq!(status("POST", "/", &[HOST, ("connection", "close"), ("connection", "AUTHORIZATION")]), 400);
+    }
+
+    #[test]
+    fn our_own_name_in_via_is_a_loop_and_another_gateways_is_not() {
+        let ours = door().instance.via();
+        let other = Instance::new(&Entropy::seeded(2)).via();
+        assert_eq!(status("GET", "/", &[HOST, ("via", "1.0 squid"), ("via", other.to_str().unwrap())]), 200);
+        assert_eq!(status("GET", "/", &[HOST, ("via", &format!("1.0 squid, {} (x)", ours.to_str().unwrap()))]), 508);
+    }
+
+    #[test]
+    fn an_ambiguous_head_is_refused_with_its_reason() {
+        let (head, ()) = Request::builder().uri("/").header("host", "gw").body(()).unwrap().into_parts();
+        let problem = door().check(&head, Some(Ambiguity::TwoLengths)).unwrap_err();
+        assert_eq!((problem.status, problem.detail.as_str()), (400, Ambiguity::TwoLengths.as_str()));
+    }
+
+    proptest! {
+        #[test]
+        fn what_passes_has_no_dot_segment_once_it_is_decoded(path in "(/|[.]|%2[eEfF]|%5[cC]|;|a){0,12}") {
+            let plain = path.replace("%2e", ".").replace("%2E", ".").replace("%2f", "/").replace("%2F", "/");
+            let plain = plain.replace("%5c", "/").replace("%5C", "/");
+            let dots = plain.split('/').any(|part| part == "." || part == ".." || part.starts_with(".;") || part.starts_with("..;"));
+            prop_assert_eq!(has_dot_segment(&path), dots);
+        }
+    }
+}

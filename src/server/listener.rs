@@ -1,0 +1,226 @@
+//! Listening sockets and the connections that come from them.
+//!
+//! Owns the life of a connection: how many there are, how long a head may take, how it ends when the gateway stops. What
+//! a request means is the service's business.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, TcpListener as Socket};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::{Domain, Protocol, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config;
+use crate::server::body::ResponseBody;
+use crate::server::framing::{Ambiguity, Verdict};
+use crate::server::wire::Wire;
+
+/// Connections that the kernel keeps for us while we are busy.
+const BACKLOG: i32 = 1024;
+
+/// How long accepting rests when the process has no descriptor or memory left.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+
+/// The least that hyper takes as a buffer, and a good size to read bodies by.
+const LEAST_BUFFER: usize = 64 * 1024;
+
+/// Bounds on a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// From the first moment of the connection, or the end of the last answer, to the end of a head.
+    pub header_timeout: Duration,
+    /// How long a client may leave an answer unread.
+    pub write_idle: Duration,
+    /// How long requests may go on after the gateway was told to stop.
+    pub drain: Duration,
+    /// Bytes of a head as hyper lets it pass. Headers and target have narrower limits of their own at the door, where a
+    /// refusal can be explained; beyond this one the answer is a bare 431.
+    pub max_head: usize,
+}
+
+impl From<&config::Server> for Limits {
+    fn from(server: &config::Server) -> Self {
+        Self {
+            header_timeout: server.header_timeout,
+            write_idle: server.body_idle_timeout,
+            drain: server.drain,
+            max_head: server.max_header_bytes.saturating_add(server.max_uri_bytes),
+        }
+    }
+}
+
+/// Who is at the other end, and whether the request came in a form that can be trusted.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    pub address: SocketAddr,
+    /// Set if the head could be read in more than one way; it must not be answered with anything but 400.
+    pub ambiguity: Option<Ambiguity>,
+}
+
+/// Opens a listening socket.
+///
+/// With `shared`, several sockets of this process can have the same address, and the kernel spreads connections over
+/// them. Without it a second gateway on the address is an error, as it should be.
+///
+/// # Errors
+/// The address is taken, not ours, or needs a privilege.
+pub fn bind(address: SocketAddr, shared: bool) -> io::Result<Socket> {
+    let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if shared {
+        socket.set_reuse_port(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// One listening socket on one runtime.
+pub struct Listener {
+    socket: TcpListener,
+    limits: Limits,
+    places: Arc<Semaphore>,
+    stop: CancellationToken,
+}
+
+impl Listener {
+    /// `places` are the connections that all listeners together may have. Beyond them a connection waits, accepted but
+    /// unread, until another one ends; idle ones end after `header_timeout`, so there is always movement.
+    ///
+    /// # Errors
+    /// The runtime cannot take the socket.
+    pub fn new(socket: Socket, limits: Limits, places: Arc<Semaphore>, stop: CancellationToken) -> io::Result<Self> {
+        Ok(Self { socket: TcpListener::from_std(socket)?, limits, places, stop })
+    }
+
+    /// Serves until `stop`, then lets running requests finish within `drain` and cuts the rest.
+    pub async fn serve<S, F>(self, service: S)
+    where
+        S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Response<ResponseBody>> + Send,
+    {
+        let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
+        while let Some((stream, address, place)) = self.stop.run_until_cancelled(self.next()).await {
+            let connection = Connection { stream, address, limits: self.limits, stop: self.stop.clone() };
+            let (service, cut) = (service.clone(), cut.clone());
+            connections.spawn(async move {
+                cut.run_until_cancelled(connection.run(service)).await;
+                drop(place);
+            });
+        }
+        drop(self.socket);
+        drain(connections, cut, self.limits.drain).await;
+    }
+
+    /// A place is asked for after the accept: a listener that waits for connections must not hold one that another
+    /// listener needs.
+    async fn next(&self) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
+        loop {
+            let (stream, address) = self.accept().await;
+            if let Ok(place) = Arc::clone(&self.places).acquire_owned().await {
+                return (stream, address, place);
+            }
+        }
+    }
+
+    async fn accept(&self) -> (TcpStream, SocketAddr) {
+        let mut told = false;
+        loop {
+            match self.socket.accept().await {
+                Ok(accepted) => return accepted,
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => {
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(%error, "cannot accept connections; trying again");
+                    }
+                    sleep(EXHAUSTED_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// Whether the next accept may well succeed at once.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
+    )
+}
+
+async fn drain(connections: TaskTracker, cut: CancellationToken, time: Duration) {
+    connections.close();
+    if timeout(time, connections.wait()).await.is_err() {
+        tracing::warn!(connections = connections.len(), "the drain time is over; open connections are cut");
+        cut.cancel();
+        connections.wait().await;
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    address: SocketAddr,
+    limits: Limits,
+    stop: CancellationToken,
+}
+
+impl Connection {
+    async fn run<S, F>(self, service: S)
+    where
+        S: Fn(Request<Incoming>, Peer) -> F,
+        F: Future<Output = Response<ResponseBody>>,
+    {
+        if let Err(error) = self.stream.set_nodelay(true) {
+            tracing::debug!(%error, "the client's socket keeps delaying small writes");
+        }
+        let (address, verdict, heads) = (self.address, Arc::new(Verdict::default()), AtomicU64::new(0));
+        let wire = Wire::new(self.stream, Arc::clone(&verdict), self.limits.write_idle, self.stop.clone());
+        let service = service_fn(move |request| {
+            let head = heads.fetch_add(1, Ordering::Relaxed) + 1;
+            let answer = service(request, Peer { address, ambiguity: verdict.on(head) });
+            async move { Ok::<_, Infallible>(answer.await) }
+        });
+        let mut connection = pin!(http(&self.limits).serve_connection(TokioIo::new(wire), service));
+        let end = match self.stop.run_until_cancelled(connection.as_mut()).await {
+            Some(end) => end,
+            None => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = end {
+            tracing::debug!(%error, "a connection ended early");
+        }
+    }
+}
+
+/// hyper's own limit of 100 header fields stands; asking for it by name would cost an allocation for each head.
+fn http(limits: &Limits) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_header_size(limits.max_head)
+        .max_buf_size(LEAST_BUFFER.max(limits.max_head.saturating_add(1)))
+        // A client that has said everything and waits for its answer is not gone.
+        .half_close(true);
+    builder
+}
+
+#[cfg(test)]
+mod tests;

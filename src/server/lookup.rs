@@ -1,0 +1,196 @@
+//! The agents' own look-ups: `GET /.oncegate/operations/{id}[?wait=10s]` and `POST /.oncegate/operations/lookup`.
+//!
+//! Reads the question and writes the answer. Who asks, and what that caller may see, is settled by the engine in
+//! between.
+
+use std::time::Duration;
+
+use http::{Method, Response, StatusCode};
+use serde::{Deserialize, Serialize};
+
+use crate::engine::lookup::View;
+use crate::engine::problem::{Code, Problem};
+use crate::operation::{OperationId, State};
+use crate::server::body::ResponseBody;
+use crate::server::moment::duration;
+use crate::server::respond;
+use crate::server::view::OperationView;
+
+const ADDRESS: &str = "/.oncegate/operations/";
+const BY_KEY: &str = "lookup";
+
+/// The longest that a look-up holds its connection.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Question {
+    Operation {
+        id: OperationId,
+        /// How long to wait for its end.
+        wait: Duration,
+    },
+    /// By route and key, which are in the body.
+    Key,
+}
+
+/// A key and the route that it was used on.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyQuestion {
+    pub route: String,
+    pub key: String,
+}
+
+/// Why there is no question.
+#[derive(Debug)]
+pub enum NoQuestion {
+    Problem(Problem),
+    /// The address takes this method only.
+    WrongMethod(&'static str),
+}
+
+impl Question {
+    /// Reads a request's head; `None` if the path is not one of a look-up.
+    pub fn read(method: &Method, path: &str, query: Option<&str>) -> Option<Result<Self, NoQuestion>> {
+        let name = path.strip_prefix(ADDRESS)?;
+        Some(match name {
+            BY_KEY if *method == Method::POST => Ok(Self::Key),
+            BY_KEY => Err(NoQuestion::WrongMethod("POST")),
+            _ if !matches!(*method, Method::GET | Method::HEAD) => Err(NoQuestion::WrongMethod("GET, HEAD")),
+            _ => Self::by_name(name, query).map_err(NoQuestion::Problem),
+        })
+    }
+
+    fn by_name(name: &str, query: Option<&str>) -> Result<Self, Problem> {
+        let id = name.parse().map_err(|error| Problem::new(Code::NotFound, format!("{error}")))?;
+        Ok(Self::Operation { id, wait: wait(query)? })
+    }
+}
+
+impl KeyQuestion {
+    /// Reads the body of a look-up by key.
+    ///
+    /// # Errors
+    /// `invalid-request` if it is not `{"route": ..., "key": ...}`.
+    pub fn read(body: &[u8]) -> Result<Self, Problem> {
+        serde_json::from_slice(body).map_err(|error| {
+            Problem::new(Code::InvalidRequest, format!("the body is not {{\"route\": ..., \"key\": ...}}: {error}"))
+        })
+    }
+}
+
+fn wait(query: Option<&str>) -> Result<Duration, Problem> {
+    let Some(text) = query.and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("wait="))) else {
+        return Ok(Duration::ZERO);
+    };
+    let wait = duration(text).ok_or_else(|| Problem::new(Code::InvalidRequest, "wait is a duration such as 10s"))?;
+    Ok(wait.min(LONGEST_WAIT))
+}
+
+/// The answer to a question.
+pub fn answer(view: &View) -> Response<ResponseBody> {
+    let shown = Shown { operation: OperationView::of(&view.operation), next: next(view) };
+    respond::json(StatusCode::OK, &shown)
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    operation: OperationView<'a>,
+    /// One sentence on what to do now.
+    next: &'static str,
+}
+
+fn next(view: &View) -> &'static str {
+    match &view.operation.state {
+        State::Claimed { .. } | State::Sent { .. } | State::Waiting { .. } => {
+            "Ask again with ?wait=10s, or repeat the call with the same key: it joins the running one."
+        }
+        State::AwaitingApproval => "Wait for a person to approve or reject the call, then repeat it with the same key.",
+        State::Succeeded { .. } | State::Failed { .. } | State::Compensating { .. } | State::Compensated { .. } => {
+            match &view.receipt {
+                Some(_) => "Repeat the call with the same key to get this answer again; nothing is sent for it.",
+                None => "The call ran and its answer is no longer here; read the result from the service itself.",
+            }
+        }
+        State::NotExecuted { .. } => "Nothing ran; repeat the call with the same key if it is still wanted.",
+        State::Unknown { .. } => {
+            "Do not repeat the call with a new key; with its own it never runs twice. Or check the service itself, or ask a person."
+        }
+        State::Rejected => "Do not repeat the call; a person said no to it.",
+        State::Abandoned => "Do not repeat the call; a person gave it up.",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::operation::{Cause, Kept, Receipt};
+    use crate::server::view::tests::{operation, settled};
+
+    fn id() -> OperationId {
+        OperationId::of(&[1; 32], "payments", "k", None)
+    }
+
+    fn asked(method: &Method, path: &str, query: Option<&str>) -> Result<Question, u16> {
+        Question::read(method, path, query).unwrap().map_err(|no| match no {
+            NoQuestion::Problem(problem) => problem.status,
+            NoQuestion::WrongMethod(_) => 405,
+        })
+    }
+
+    #[test]
+    fn an_operation_is_asked_for_by_name_with_a_bounded_wait() {
+        let path = format!("/.oncegate/operations/{}", id());
+        for (query, seconds) in [(None, 0), (Some("wait=10s"), 10), (Some("a=b&wait=1m"), 60), (Some("wait=1h"), 60)] {
+            let expected = Question::Operation { id: id(), wait: Duration::from_secs(seconds) };
+            assert_eq!(asked(&Method::GET, &path, query), Ok(expected));
+        }
+        assert_eq!(asked(&Method::GET, &path, Some("wait=long")), Err(400));
+        assert_eq!(asked(&Method::DELETE, &path, None), Err(405));
+        assert_eq!(asked(&Method::GET, "/.oncegate/operations/op_1", None), Err(404));
+    }
+
+    #[test]
+    fn an_operation_is_asked_for_by_route_and_key() {
+        assert_eq!(asked(&Method::POST, "/.oncegate/operations/lookup", None), Ok(Question::Key));
+        assert_eq!(asked(&Method::GET, "/.oncegate/operations/lookup", None), Err(405));
+        let question = KeyQuestion::read(br#"{"route": "payments", "key": "k-1"}"#).unwrap();
+        assert_eq!(question, KeyQuestion { route: "payments".to_owned(), key: "k-1".to_owned() });
+        assert_eq!(KeyQuestion::read(b"{}").unwrap_err().status, 400);
+    }
+
+    #[test]
+    fn other_paths_are_not_look_ups() {
+        assert!(Question::read(&Method::GET, "/payments", None).is_none());
+    }
+
+    async fn said(state: State, receipt: Option<Receipt>) -> (Value, String) {
+        let view = View { operation: operation("k-1", 0, state), receipt, now: Timestamp(0) };
+        let body = answer(&view).into_body().collect().await.unwrap().to_bytes();
+        let said: Value = serde_json::from_slice(&body).unwrap();
+        let next = said["next"].as_str().unwrap().to_owned();
+        (said, next)
+    }
+
+    #[tokio::test]
+    async fn a_receipt_is_not_shown_but_how_to_get_it_is() {
+        let receipt = Receipt { status: 201, headers: http::HeaderMap::new(), body: "{\"id\":\"secret\"}".into() };
+        let state = State::Succeeded { settled: settled(Kept::Whole) };
+        let (said, next) = said(state, Some(receipt)).await;
+        assert!(next.contains("same key") && !said.to_string().contains("secret"));
+        assert_eq!(said["result"]["status"], 201);
+    }
+
+    #[tokio::test]
+    async fn an_unknown_end_is_never_an_invitation() {
+        let (said, next) = said(State::Unknown { cause: Cause::Closed, since: Timestamp(0) }, None).await;
+        assert_eq!(said["execution"], "unknown");
+        assert!(next.starts_with("Do not repeat"));
+    }
+}

@@ -1,0 +1,23 @@
+//! Everything that listens: the agents' door, the operators' API, the health port.
+//!
+//! Owns connections and HTTP; decides nothing about operations.
+
+pub mod admin;
+pub mod body;
+pub mod caller;
+mod document;
+pub mod door;
+pub mod filter;
+pub mod framing;
+pub mod health;
+pub mod listener;
+pub mod lookup;
+pub mod moment;
+pub mod pages;
+pub mod passing;
+pub mod proxy;
+pub mod respond;
+#[cfg(test)]
+mod test_store;
+pub mod view;
+pub mod wire;

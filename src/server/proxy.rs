@@ -1,0 +1,202 @@
+//! The agents' door: one request from its head to its answer.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{HOST, VIA};
+use http::request::Parts;
+use http::{HeaderMap, Request, Response};
+use http_body::Body;
+use hyper::body::Incoming;
+use tokio::time::Instant;
+
+use crate::config::{Effect, KeyMode, OnLargeBody, Route, upstream_target};
+use crate::engine::Engine;
+use crate::engine::answer::{Content, Execution, Marks, Unguarded};
+use crate::engine::buffers::Buffers;
+use crate::engine::call::Call;
+use crate::engine::lookup::View;
+use crate::engine::name::passing_key;
+use crate::engine::pass::Passage;
+use crate::engine::problem::{Code, Problem};
+use crate::operation::Scope;
+use crate::retry::deadline;
+use crate::server::body::{BodyError, BodyLimits, BoxError, Reading, ResponseBody, read_body, read_or_leave};
+use crate::server::caller::CallerRule;
+use crate::server::door::{Door, Instance};
+use crate::server::listener::Peer;
+use crate::server::lookup::{self, KeyQuestion, NoQuestion, Question};
+use crate::server::passing::Passing;
+use crate::server::{pages, respond};
+use crate::upstream::{Hop, SendBody, drop_ours, forwarded, remove_hop_by_hop};
+
+/// Paths under which the gateway speaks for itself.
+const OWN_PATHS: &str = "/.oncegate/";
+/// Bytes of a question by key.
+const MAX_QUESTION: u64 = 16 * 1024;
+
+/// Everything that a request of an agent needs, for one runtime thread.
+pub struct Proxy {
+    engine: Arc<Engine>,
+    door: Door,
+    instance: Instance,
+    callers: CallerRule,
+    buffers: Buffers,
+}
+
+impl Proxy {
+    pub fn new(engine: Arc<Engine>, instance: Instance, buffers: Buffers) -> Self {
+        let config = &engine.shared().config;
+        let (door, callers) = (Door::new(&config.server, instance.clone()), CallerRule::new(config));
+        Self { engine, door, instance, callers, buffers }
+    }
+
+    /// Answers one request. Reads stream through; writes are read whole before anything is claimed.
+    pub async fn handle(&self, request: Request<Incoming>, peer: Peer) -> Response<ResponseBody> {
+        let (mut head, body) = request.into_parts();
+        if let Err(problem) = self.door.check(&head, peer.ambiguity) {
+            return refuse(problem);
+        }
+        if let Some(page) = pages::answer(&head.method, head.uri.path()) {
+            return page;
+        }
+        let scope = match self.callers.scope(&mut head.headers, peer.address.ip()) {
+            Ok(scope) => scope,
+            Err(problem) => return refuse(problem),
+        };
+        if head.uri.path().starts_with(OWN_PATHS) {
+            return self.speak(head, body, &scope).await;
+        }
+        let Some(route) = self.route(&head) else { return refuse(no_route(&head)) };
+        self.prepare(&mut head, peer.address.ip());
+        self.engine.count(&route);
+        match (route.effect_for(&head.method), route.key.mode) {
+            (Effect::Read, _) => self.pass(route, head, body, (None, scope)).await,
+            (Effect::Write, KeyMode::Off) => self.pass(route, head, body, (Some(Unguarded::Off), scope)).await,
+            (Effect::Write, KeyMode::Stamp | KeyMode::Required) => self.guard(route, head, body, scope).await,
+        }
+    }
+
+    /// A caller's looks at his own operations.
+    async fn speak(&self, head: Parts, body: Incoming, scope: &Scope) -> Response<ResponseBody> {
+        let path = head.uri.path();
+        let view = match Question::read(&head.method, path, head.uri.query()) {
+            None => return refuse(Problem::new(Code::NotFound, "The gateway has nothing at this address.")),
+            Some(Err(NoQuestion::WrongMethod(allow))) => return respond::wrong_method(allow),
+            Some(Err(NoQuestion::Problem(problem))) => return refuse(problem),
+            Some(Ok(Question::Operation { id, wait })) => self.engine.look_up(scope, id, wait).await,
+            Some(Ok(Question::Key)) => self.look_up_key(body, scope).await,
+        };
+        match view {
+            Ok(view) => lookup::answer(&view),
+            Err(problem) => refuse(problem),
+        }
+    }
+
+    async fn look_up_key(&self, body: Incoming, scope: &Scope) -> Result<View, Problem> {
+        let idle = self.engine.shared().config.server.body_idle_timeout;
+        let limits = BodyLimits { size: MAX_QUESTION, idle, buffers: self.buffers.clone() };
+        let body = read_body(body, &limits).await?;
+        let asked = KeyQuestion::read(&body.bytes)?;
+        self.engine.look_up_key(scope, &asked.route, &asked.key).await
+    }
+
+    fn route(&self, head: &Parts) -> Option<Arc<Route>> {
+        let host = head.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        self.engine.shared().config.routes.find(&head.method, host, head.uri.path(), &head.headers).cloned()
+    }
+
+    /// What belonged to the hop behind us goes, then comes what we say about it.
+    fn prepare(&self, head: &mut Parts, peer: IpAddr) {
+        remove_hop_by_hop(&mut head.headers);
+        drop_ours(&mut head.headers);
+        let host = head.headers.get(HOST).cloned();
+        let trusted = self.callers.trusts(peer);
+        forwarded(&mut head.headers, Hop { peer, scheme: "http", host: host.as_ref(), trusted });
+        head.headers.append(VIA, self.instance.via());
+    }
+
+    /// Streams both ways. `max_body` holds here, too, unless the route lets larger bodies through.
+    async fn pass<B>(
+        &self,
+        route: Arc<Route>,
+        mut head: Parts,
+        body: B,
+        (unguarded, scope): (Option<Unguarded>, Scope),
+    ) -> Response<ResponseBody>
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let limit = if unguarded == Some(Unguarded::BodySize) { u64::MAX } else { route.max_body };
+        let body = match Passing::new(body, limit, self.engine.shared().config.server.body_idle_timeout) {
+            Ok(body) => body,
+            Err(error) => return refuse_body(error),
+        };
+        let complaint = body.complaint();
+        let passage = Passage {
+            target: upstream_target(&route, &target(&head)),
+            deadline: run_deadline(&route, &head.headers),
+            body: SendBody::streaming(body),
+            key: passing_key(&route, &scope, &mut head.headers),
+            method: head.method.clone(),
+            headers: head.headers,
+            unguarded,
+            route,
+        };
+        let answer = self.engine.unguarded(passage).await;
+        match (&answer.content, complaint.take()) {
+            (Content::Problem(_), Some(error)) => respond::problem(error.into(), &answer.marks),
+            (Content::Problem(_) | Content::Upstream { .. }, _) => respond::answer(answer, &head.method),
+        }
+    }
+
+    async fn guard(&self, route: Arc<Route>, head: Parts, body: Incoming, scope: Scope) -> Response<ResponseBody> {
+        let deadline = run_deadline(&route, &head.headers);
+        let idle = self.engine.shared().config.server.body_idle_timeout;
+        let limits = BodyLimits { size: route.max_body, idle, buffers: self.buffers.clone() };
+        let buffered = match read_or_leave(body, &limits).await {
+            Ok(Reading::Whole(buffered)) => buffered,
+            Ok(Reading::Longer(longer)) if route.on_large_body == OnLargeBody::PassUnguarded => {
+                return self.pass(route, head, longer, (Some(Unguarded::BodySize), scope)).await;
+            }
+            Ok(Reading::Longer(_)) => return refuse_body(BodyError::TooLarge { limit: limits.size }),
+            Err(error) => return refuse_body(error),
+        };
+        let method = head.method.clone();
+        let call = Call {
+            target: target(&head),
+            route,
+            scope,
+            method: head.method,
+            headers: head.headers,
+            body: buffered.bytes,
+            deadline,
+            room: Some(Arc::new(buffered.held)),
+        };
+        respond::answer(self.engine.guarded(call).await, &method)
+    }
+}
+
+/// Path and query byte for byte.
+fn target(head: &Parts) -> String {
+    head.uri.path_and_query().map_or_else(|| "/".to_owned(), |target| target.as_str().to_owned())
+}
+
+fn run_deadline(route: &Route, headers: &HeaderMap) -> Instant {
+    Instant::now() + deadline::of_run(route.retry.deadline, headers)
+}
+
+fn no_route(head: &Parts) -> Problem {
+    Problem::new(Code::NoRoute, format!("No route of gateway.toml matches {} {}.", head.method, head.uri.path()))
+}
+
+fn refuse(problem: Problem) -> Response<ResponseBody> {
+    respond::problem(problem, &Marks::default())
+}
+
+fn refuse_body(error: BodyError) -> Response<ResponseBody> {
+    let marks = Marks { execution: Some(Execution::NotExecuted), ..Marks::default() };
+    respond::problem(error.into(), &marks)
+}

@@ -1,0 +1,371 @@
+//! Answers as they go out: the headers that say what the gateway knows, and problems in a form that every client shows.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, VIA, WWW_AUTHENTICATE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use serde::Serialize;
+
+use crate::engine::answer::{Answer, Compensation, Content, Marks};
+use crate::engine::problem::{Code, Problem};
+use crate::retry::decide::Stop;
+use crate::retry::retry_after::seconds_for;
+use crate::server::body::ResponseBody;
+use crate::server::document::Document;
+
+const OURS: &str = "oncegate-";
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+const SOURCE: HeaderName = HeaderName::from_static("oncegate-source");
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const KEY_SOURCE: HeaderName = HeaderName::from_static("oncegate-key-source");
+const OPERATION: HeaderName = HeaderName::from_static("oncegate-operation");
+const EXECUTION: HeaderName = HeaderName::from_static("oncegate-execution");
+const ATTEMPTS: HeaderName = HeaderName::from_static("oncegate-attempts");
+const GUARDED: HeaderName = HeaderName::from_static("oncegate-guarded");
+const EARLIER: HeaderName = HeaderName::from_static("oncegate-earlier");
+const STOP: HeaderName = HeaderName::from_static("oncegate-stop");
+const RECEIPT: HeaderName = HeaderName::from_static("oncegate-receipt");
+const PRIOR_OUTCOME: HeaderName = HeaderName::from_static("oncegate-prior-outcome");
+const COMPENSATION: HeaderName = HeaderName::from_static("oncegate-compensation");
+const SHOULD_RETRY: [&str; 2] = ["x-should-retry", "stripe-should-retry"];
+
+/// An answer of the engine, to a request of this method.
+pub fn answer(answer: Answer, method: &Method) -> Response<ResponseBody> {
+    let marks = answer.marks;
+    match answer.content {
+        Content::Upstream { status, headers, body } => upstream(status, headers, body.into(), method, &marks),
+        Content::Problem(told) => problem(told, &marks),
+    }
+}
+
+/// An upstream's answer, without its hop-by-hop headers. The lines that stay keep their order.
+pub fn upstream(
+    status: StatusCode,
+    mut headers: HeaderMap,
+    mut body: ResponseBody,
+    method: &Method,
+    marks: &Marks,
+) -> Response<ResponseBody> {
+    drop_ours(&mut headers);
+    if *method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+        // Content-Length stays: it speaks of a body that is not here.
+        body = ResponseBody::Empty;
+    } else if matches!(body, ResponseBody::Empty | ResponseBody::Whole(_)) {
+        headers.remove(CONTENT_LENGTH);
+    }
+    if marks.stop.is_some() && !headers.contains_key(RETRY_AFTER) {
+        do_not_retry(&mut headers);
+    }
+    mark(&mut headers, marks);
+    headers.insert(SOURCE, HeaderValue::from_static("upstream"));
+    headers.append(VIA, HeaderValue::from_static("1.1 oncegate"));
+    response(status, headers, body)
+}
+
+/// A problem of the gateway's own. Where it leaves the request unread the connection ends with it.
+pub fn problem(problem: Problem, marks: &Marks) -> Response<ResponseBody> {
+    let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut headers = HeaderMap::with_capacity(16);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Some(wait) = retry_after(&problem) {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds_for(wait)));
+    }
+    if is_final(&problem) {
+        do_not_retry(&mut headers);
+    }
+    if problem.code == Code::Unauthenticated {
+        headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"oncegate\""));
+    }
+    if problem.code == Code::MethodNotAllowed {
+        headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
+    }
+    if matches!(problem.code, Code::InvalidRequest | Code::BodyTooLarge | Code::Overloaded) {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    mark(&mut headers, marks);
+    headers.insert(SOURCE, HeaderValue::from_static("gateway"));
+    let body = serde_json::to_vec(&Document::of(&problem, marks)).unwrap_or_default();
+    response(status, headers, Bytes::from(body).into())
+}
+
+/// One of the gateway's own addresses does not take the method.
+pub fn wrong_method(allow: &'static str) -> Response<ResponseBody> {
+    let told = Problem::new(Code::MethodNotAllowed, format!("This address of the gateway takes {allow} only."));
+    let mut response = problem(told, &Marks::default());
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+    response
+}
+
+/// JSON of the gateway's own addresses.
+pub fn json(status: StatusCode, value: &impl Serialize) -> Response<ResponseBody> {
+    document(status, "application/json", serde_json::to_vec(value).unwrap_or_default())
+}
+
+/// A page or document of the gateway's own; never kept by a cache.
+pub fn document(status: StatusCode, media_type: &'static str, text: Vec<u8>) -> Response<ResponseBody> {
+    let mut headers = HeaderMap::with_capacity(8);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(SOURCE, HeaderValue::from_static("gateway"));
+    response(status, headers, Bytes::from(text).into())
+}
+
+fn response(status: StatusCode, headers: HeaderMap, body: ResponseBody) -> Response<ResponseBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+/// What only the gateway may say, an upstream must not seem to say.
+fn drop_ours(headers: &mut HeaderMap) {
+    headers.remove(REPLAYED);
+    let ours: Vec<HeaderName> = headers.keys().filter(|name| name.as_str().starts_with(OURS)).cloned().collect();
+    for name in ours {
+        headers.remove(name);
+    }
+}
+
+fn mark(headers: &mut HeaderMap, marks: &Marks) {
+    if let Some((key, source)) = &marks.key {
+        tell(headers, IDEMPOTENCY_KEY, key);
+        say(headers, KEY_SOURCE, Some(source.as_str()));
+    }
+    if let Some(operation) = marks.operation {
+        tell(headers, OPERATION, operation);
+    }
+    if let Some(execution) = marks.execution {
+        say(headers, EXECUTION, Some(execution.as_str()));
+        headers.insert(ATTEMPTS, HeaderValue::from(marks.attempts));
+    }
+    if let Some(reason) = marks.unguarded {
+        tell(headers, GUARDED, format_args!("no; reason={}", reason.as_str()));
+    }
+    if let Some(earlier) = marks.earlier {
+        tell(headers, EARLIER, earlier);
+    }
+    say(headers, REPLAYED, marks.replayed.then_some("true"));
+    say(headers, STOP, marks.stop.map(Stop::as_str));
+    say(headers, RECEIPT, marks.receipt_none.then_some("none"));
+    say(headers, PRIOR_OUTCOME, marks.prior_outcome_unknown.then_some("unknown"));
+    say(headers, COMPENSATION, marks.compensation.map(Compensation::as_str));
+}
+
+fn say(headers: &mut HeaderMap, name: HeaderName, value: Option<&'static str>) {
+    if let Some(value) = value {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+}
+
+/// A key is visible ASCII, and all else is ours: a value that is no header value cannot come here.
+fn tell(headers: &mut HeaderMap, name: HeaderName, value: impl Display) {
+    if let Ok(value) = HeaderValue::try_from(value.to_string()) {
+        headers.insert(name, value);
+    }
+}
+
+/// SDKs that retry by themselves obey these, and nothing else that says no.
+fn do_not_retry(headers: &mut HeaderMap) {
+    for name in SHOULD_RETRY {
+        headers.insert(name, HeaderValue::from_static("false"));
+    }
+}
+
+/// Whether a client's own retries could only do harm.
+fn is_final(problem: &Problem) -> bool {
+    problem.code != Code::InProgress && !matches!(problem.status, 429 | 503)
+}
+
+fn retry_after(problem: &Problem) -> Option<Duration> {
+    problem.retry_after.or((!is_final(problem)).then_some(Duration::ZERO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::answer::{Body, Execution, Unguarded};
+    use crate::operation::{KeySource, OperationId};
+
+    fn operation() -> OperationId {
+        OperationId::of(&[0; 32], "payments", "k-1", None)
+    }
+
+    fn marks() -> Marks {
+        Marks {
+            operation: Some(operation()),
+            key: Some(("k-1".to_owned(), KeySource::Client)),
+            execution: Some(Execution::Executed),
+            attempts: 2,
+            ..Marks::default()
+        }
+    }
+
+    fn upstream_says(status: u16, lines: &[(&'static str, &'static str)], marks: Marks) -> Response<ResponseBody> {
+        let mut map = HeaderMap::new();
+        for (name, value) in lines {
+            map.append(*name, HeaderValue::from_static(value));
+        }
+        let content = Content::Upstream {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: map,
+            body: Body::Whole(Bytes::from_static(b"{}")),
+        };
+        answer(Answer { content, marks }, &Method::POST)
+    }
+
+    fn gateway_says(told: Problem, marks: Marks) -> Response<ResponseBody> {
+        answer(Answer { content: Content::Problem(told), marks }, &Method::POST)
+    }
+
+    fn header<'a>(response: &'a Response<ResponseBody>, name: &str) -> Option<&'a str> {
+        response.headers().get(name).map(|value| value.to_str().unwrap())
+    }
+
+    fn names(response: &Response<ResponseBody>) -> Vec<&str> {
+        let mut names: Vec<_> = response.headers().keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn a_guarded_answer_says_whose_it_is_and_what_became_of_the_call() {
+        let response = upstream_says(201, &[("x-own", "1")], marks());
+        let id = operation().to_string();
+        for (name, value) in [
+            ("idempotency-key", "k-1"),
+            ("oncegate-key-source", "client"),
+            ("oncegate-operation", id.as_str()),
+            ("oncegate-execution", "executed"),
+            ("oncegate-attempts", "2"),
+            ("oncegate-source", "upstream"),
+            ("via", "1.1 oncegate"),
+            ("x-own", "1"),
+        ] {
+            assert_eq!(header(&response, name), Some(value), "{name}");
+        }
+        assert_eq!(response.headers().len(), 8, "{:?}", names(&response));
+    }
+
+    #[test]
+    fn every_mark_has_its_header() {
+        let marks = Marks {
+            stop: Some(Stop::Exhausted),
+            replayed: true,
+            receipt_none: true,
+            earlier: Some(operation()),
+            prior_outcome_unknown: true,
+            unguarded: Some(Unguarded::BodySize),
+            compensation: Some(Compensation::Done),
+            ..marks()
+        };
+        let response = upstream_says(200, &[], marks);
+        let id = operation().to_string();
+        for (name, value) in [
+            ("oncegate-stop", "exhausted"),
+            ("idempotent-replayed", "true"),
+            ("oncegate-receipt", "none"),
+            ("oncegate-earlier", id.as_str()),
+            ("oncegate-prior-outcome", "unknown"),
+            ("oncegate-guarded", "no; reason=body-size"),
+            ("oncegate-compensation", "done"),
+        ] {
+            assert_eq!(header(&response, name), Some(value), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_unguarded_answer_is_left_as_it_is() {
+        let response = upstream_says(200, &[("idempotency-key", "theirs")], Marks::default());
+        assert_eq!(names(&response), ["idempotency-key", "oncegate-source", "via"]);
+    }
+
+    #[test]
+    fn an_upstream_cannot_speak_for_the_gateway() {
+        let forged = [
+            ("oncegate-execution", "not-executed"),
+            ("oncegate-x", "1"),
+            ("idempotent-replayed", "true"),
+            ("oncegate-source", "gateway"),
+            ("idempotency-key", "theirs"),
+        ];
+        let response = upstream_says(200, &forged, marks());
+        assert_eq!(header(&response, "oncegate-execution"), Some("executed"));
+        assert_eq!(header(&response, "oncegate-source"), Some("upstream"));
+        assert_eq!(header(&response, "idempotency-key"), Some("k-1"));
+        assert_eq!((header(&response, "oncegate-x"), header(&response, "idempotent-replayed")), (None, None));
+    }
+
+    #[test]
+    fn lines_of_one_name_stay_in_order() {
+        let response =
+            upstream_says(200, &[("set-cookie", "a=1"), ("via", "1.0 squid"), ("set-cookie", "b=2")], marks());
+        let lines =
+            |name| response.headers().get_all(name).iter().map(|line| line.to_str().unwrap()).collect::<Vec<_>>();
+        assert_eq!(lines("set-cookie"), ["a=1", "b=2"]);
+        assert_eq!(lines("via"), ["1.0 squid", "1.1 oncegate"]);
+    }
+
+    #[test]
+    fn head_and_bodiless_statuses_keep_the_length_they_speak_of() {
+        let headers = || HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from_static("9757"))]);
+        let body = || ResponseBody::from(Bytes::from_static(b"not to be sent"));
+        for (status, method) in [(200, Method::HEAD), (304, Method::GET), (204, Method::DELETE)] {
+            let status = StatusCode::from_u16(status).unwrap();
+            let response = upstream(status, headers(), body(), &method, &Marks::default());
+            assert!(matches!(response.body(), ResponseBody::Empty));
+            assert_eq!(header(&response, "content-length"), Some("9757"));
+        }
+        let response = upstream(StatusCode::OK, headers(), body(), &Method::GET, &Marks::default());
+        assert_eq!(header(&response, "content-length"), None);
+    }
+
+    #[test]
+    fn an_answer_that_ended_our_retries_ends_the_clients_too_unless_it_names_a_time() {
+        let stopped = || Marks { stop: Some(Stop::Exhausted), ..marks() };
+        let should =
+            |response: &Response<ResponseBody>| SHOULD_RETRY.map(|name| header(response, name).map(str::to_owned));
+        let no = [Some("false".to_owned()), Some("false".to_owned())];
+        assert_eq!(should(&upstream_says(500, &[], stopped())), no);
+        assert_eq!(should(&upstream_says(503, &[("retry-after", "7")], stopped())), [None, None]);
+        assert_eq!(should(&upstream_says(500, &[], marks())), [None, None]);
+    }
+
+    #[test]
+    fn our_final_answers_stop_sdks_and_the_others_name_a_time() {
+        for code in Code::ALL {
+            let response = gateway_says(Problem::new(code, "so"), marks());
+            let comes_back = matches!(code, Code::InProgress) || matches!(code.entry().status, 429 | 503);
+            let expected = if comes_back { (None, Some("1")) } else { (Some("false"), None) };
+            assert_eq!((header(&response, "x-should-retry"), header(&response, "retry-after")), expected, "{code:?}");
+            assert_eq!(header(&response, "stripe-should-retry"), expected.0, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn a_wait_is_rounded_up_to_whole_seconds() {
+        let seconds = [(0, 1), (1, 1), (1000, 1), (1001, 2), (59_999, 60)];
+        for (millis, expected) in seconds {
+            let told = Problem::new(Code::RateLimited, "so").with_retry_after(Duration::from_millis(millis));
+            let response = gateway_says(told, Marks::default());
+            assert_eq!(header(&response, "retry-after"), Some(expected.to_string().as_str()));
+        }
+    }
+
+    #[test]
+    fn a_problem_is_never_cached_and_ends_the_connection_only_where_the_request_stays_unread() {
+        let response = gateway_says(Problem::new(Code::KeyReused, "so"), marks());
+        assert_eq!(header(&response, "content-type"), Some("application/problem+json"));
+        assert_eq!(header(&response, "cache-control"), Some("no-store"));
+        assert_eq!(header(&response, "oncegate-source"), Some("gateway"));
+        assert_eq!(header(&response, "connection"), None);
+        let response = gateway_says(Problem::new(Code::BodyTooLarge, "so"), Marks::default());
+        assert_eq!(header(&response, "connection"), Some("close"));
+        let response = gateway_says(Problem::new(Code::Unauthenticated, "so"), Marks::default());
+        assert_eq!(header(&response, "www-authenticate"), Some("Bearer realm=\"oncegate\""));
+    }
+}

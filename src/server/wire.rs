@@ -1,0 +1,170 @@
+//! A client's connection as hyper gets it: every byte is followed, no write waits for ever, and the end is gentle.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::server::framing::{Framing, Verdict};
+
+/// How long a client may go on sending after our last byte. A socket that is closed with unread bytes is reset, and the
+/// reset would take the answer (a 413, say) out of the client's hands.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// A stream whose bytes are followed by a [`Framing`].
+pub struct Wire<S> {
+    stream: S,
+    framing: Framing,
+    verdict: Arc<Verdict>,
+    /// How long the client may leave its receive buffer full.
+    write_idle: Duration,
+    /// Runs while a write waits.
+    stall: Option<Pin<Box<Sleep>>>,
+    /// Nobody lingers while the gateway stops.
+    stop: CancellationToken,
+    /// Runs since our side was shut down.
+    linger: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Wire<S> {
+    /// `verdict` learns of ambiguous heads; a write that waits longer than `write_idle` is an error.
+    pub fn new(stream: S, verdict: Arc<Verdict>, write_idle: Duration, stop: CancellationToken) -> Self {
+        Self { stream, framing: Framing::default(), verdict, write_idle, stall: None, stop, linger: None }
+    }
+
+    /// Lets a write wait no longer than the idle time.
+    fn bounded<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stall = None;
+            return written;
+        }
+        let stall = self.stall.get_or_insert_with(|| Box::pin(sleep(self.write_idle)));
+        ready!(stall.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> Wire<S> {
+    /// Reads and forgets until the client is done too, or its time is over.
+    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let linger = self.linger.get_or_insert_with(|| Box::pin(sleep(LINGER)));
+        let mut scrap = [0; 4096];
+        while linger.as_mut().poll(context).is_pending() {
+            let mut scrap = ReadBuf::new(&mut scrap);
+            let read = ready!(Pin::new(&mut self.stream).poll_read(context, &mut scrap));
+            if read.is_err() || scrap.filled().is_empty() {
+                break;
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let wire = &mut *self;
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut wire.stream).poll_read(context, buffer))?;
+        wire.framing.follow(buffer.filled().get(before..).unwrap_or_default(), &wire.verdict);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.bounded(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.bounded(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.linger.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
+        }
+        if !self.stop.is_cancelled() {
+            ready!(self.poll_linger(context));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::server::framing::Ambiguity;
+
+    const IDLE: Duration = Duration::from_secs(15);
+
+    fn wire() -> (Wire<DuplexStream>, DuplexStream, Arc<Verdict>, CancellationToken) {
+        let (ours, theirs) = duplex(64);
+        let (verdict, stop) = (Arc::new(Verdict::default()), CancellationToken::new());
+        (Wire::new(ours, Arc::clone(&verdict), IDLE, stop.clone()), theirs, verdict, stop)
+    }
+
+    #[tokio::test]
+    async fn what_is_read_is_followed() {
+        let (mut wire, mut client, verdict, _stop) = wire();
+        client.write_all(b"GET /#a HTTP/1.1\r\n").await.unwrap();
+        let mut read = [0; 64];
+        assert_eq!(wire.read(&mut read).await.unwrap(), 18);
+        assert_eq!(verdict.on(1), Some(Ambiguity::Fragment));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_is_given_up() {
+        let (mut wire, _client, _verdict, _stop) = wire();
+        let start = Instant::now();
+        let error = wire.write_all(&[0; 100]).await.unwrap_err();
+        assert_eq!((error.kind(), start.elapsed()), (io::ErrorKind::TimedOut, IDLE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_goes_on_sending_is_heard_out_for_a_while() {
+        let (mut wire, mut client, _verdict, _stop) = wire();
+        let start = Instant::now();
+        let (ended, sent) = tokio::join!(wire.shutdown(), client.write_all(&[0; 1000]));
+        ended.unwrap();
+        sent.unwrap();
+        assert_eq!(start.elapsed(), LINGER);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_lingers_for_a_client_that_is_gone_or_while_the_gateway_stops() {
+        let start = Instant::now();
+        let (mut gone, client, _verdict, _stop) = wire();
+        drop(client);
+        gone.shutdown().await.unwrap();
+        let (mut stopping, _client, _verdict, stop) = wire();
+        stop.cancel();
+        stopping.shutdown().await.unwrap();
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+}

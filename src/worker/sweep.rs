@@ -1,0 +1,73 @@
+//! Once a second: owners that went away, and records whose time is over.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::Engine;
+use crate::operation::OperationId;
+use crate::store::StoreError;
+
+const EVERY: Duration = Duration::from_secs(1);
+/// A crash of a busy gateway leaves many at once; the rest is seen to in the next second.
+const OPERATIONS: usize = 1024;
+/// Looks at the same time.
+const AT_ONCE: usize = 32;
+const EXPIRED: usize = 1024;
+/// Records that nobody here can read; beyond this number they are looked at again.
+const UNREADABLE: usize = 4096;
+
+/// Runs until `stop`. A store that does not answer is asked again in the next second.
+pub async fn sweep(engine: Arc<Engine>, stop: CancellationToken) {
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut unreadable = HashSet::new();
+    while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+        recover_due(&engine, &mut unreadable).await;
+        purge(&engine).await;
+    }
+}
+
+/// Records of a newer version stay first in line for as long as an upgrade takes, and must not keep the others back.
+async fn recover_due(engine: &Arc<Engine>, unreadable: &mut HashSet<OperationId>) {
+    if unreadable.len() > UNREADABLE {
+        unreadable.clear();
+    }
+    let due = match engine.store().due(OPERATIONS + unreadable.len()).await {
+        Ok(due) => due,
+        Err(error) => return tracing::debug!(%error, "the store did not say whose leases are over"),
+    };
+    let mut looks = JoinSet::new();
+    for id in due.into_iter().filter(|id| !unreadable.contains(id)).collect::<Vec<_>>() {
+        if looks.len() >= AT_ONCE {
+            note(looks.join_next().await, unreadable);
+        }
+        let engine = Arc::clone(engine);
+        looks.spawn(async move { (id, engine.recover(id).await) });
+    }
+    while let Some(look) = looks.join_next().await {
+        note(Some(look), unreadable);
+    }
+}
+
+type Look = Result<(OperationId, Result<(), StoreError>), tokio::task::JoinError>;
+
+fn note(look: Option<Look>, unreadable: &mut HashSet<OperationId>) {
+    let Some(Ok((id, Err(error)))) = look else { return };
+    tracing::warn!(operation = %id, %error, "not recovered yet");
+    if matches!(error, StoreError::RecordTooNew(_) | StoreError::Corrupt(_)) {
+        unreadable.insert(id);
+    }
+}
+
+async fn purge(engine: &Arc<Engine>) {
+    match engine.store().purge(EXPIRED).await {
+        Ok(0) => {}
+        Ok(removed) => tracing::debug!(removed, "expired records removed"),
+        Err(error) => tracing::debug!(%error, "expired records not removed"),
+    }
+}
