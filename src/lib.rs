@@ -19,3 +19,6 @@ pub mod server;
 pub mod worker;
 
 pub mod telemetry;
+
+pub mod app;
+pub mod command;

@@ -1,0 +1,124 @@
+//! What runs once in a process, beside the threads that serve agents: signals, the operators' API, probes, the sweep.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::path;
+use std::sync::Arc;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{AppError, Common, listen};
+use crate::config::StoreUrl;
+use crate::engine::Engine;
+use crate::server::admin::AdminState;
+use crate::server::body::ResponseBody;
+use crate::server::health::{Health, Readiness};
+use crate::server::listener::{Listener, Peer};
+use crate::worker::{rules, sweep};
+
+/// Connections of operators and probes: they never wait behind agents.
+const PLACES: usize = 256;
+
+/// The tasks of the first thread that are not requests of agents.
+pub(super) struct Control {
+    readiness: Arc<Readiness>,
+    signals: Signals,
+    /// Ended last, so that probes can see the gateway drain.
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+/// What asks a process to end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Control {
+    pub(super) fn start(common: &Arc<Common>, engine: &Arc<Engine>) -> Result<Self, AppError> {
+        let (stop, readiness, mut tasks) = (CancellationToken::new(), Arc::new(Readiness::default()), JoinSet::new());
+        let health = Health::new(Arc::clone(&readiness), Arc::clone(engine.store()));
+        let admin = AdminState {
+            store: Arc::clone(engine.store()),
+            store_kind: common.shared.config.store.url.kind(),
+            status: Arc::clone(&common.shared.status),
+        };
+        let server = &common.shared.config.server;
+        tasks.spawn(serve(common, server.health, &stop, move |request, _| {
+            let health = health.clone();
+            async move { health.answer(request.method(), request.uri().path(), request.uri().query()).await }
+        })?);
+        tasks.spawn(serve(common, server.admin, &stop, move |request, peer| {
+            let (admin, (head, _)) = (admin.clone(), request.into_parts());
+            async move { admin.answer(&head, &peer).await }
+        })?);
+        tasks.spawn(sweep::sweep(Arc::clone(engine), common.stop.clone()));
+        tasks.spawn(rules::compare(Arc::clone(engine)));
+        Ok(Self { readiness, signals: Signals::listen()?, stop, tasks })
+    }
+
+    /// Ready while `serving`; a signal stops it, and what is under way is let finish.
+    pub(super) async fn until_stopped(
+        mut self,
+        common: &Common,
+        serving: impl Future<Output = Result<(), AppError>>,
+    ) -> Result<(), AppError> {
+        self.readiness.set_ready();
+        let server = &common.shared.config.server;
+        let store = place_of(&common.shared.config.store.url);
+        tracing::info!(listen = %server.listen, admin = %server.admin, health = %server.health, store, "ready");
+        let stopping = async {
+            common.stop.run_until_cancelled(self.signals.next()).await;
+            tracing::info!("draining");
+            self.readiness.set_draining();
+            common.stop.cancel();
+        };
+        let (served, ()) = tokio::join!(serving, stopping);
+        self.stop.cancel();
+        self.tasks.shutdown().await;
+        tracing::info!("stopped");
+        served
+    }
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Where the records are: a relative path depends on where the gateway was started, so it is told whole.
+fn place_of(store: &StoreUrl) -> String {
+    match store {
+        StoreUrl::File(path) => format!("file:{}", path::absolute(path).as_ref().unwrap_or(path).display()),
+        StoreUrl::Memory | StoreUrl::Redis(_) => store.to_string(),
+    }
+}
+
+fn serve<S, F>(
+    common: &Common,
+    address: SocketAddr,
+    stop: &CancellationToken,
+    service: S,
+) -> Result<impl Future<Output = ()> + Send + use<S, F>, AppError>
+where
+    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response<ResponseBody>> + Send,
+{
+    let limits = (&common.shared.config.server).into();
+    let places = Arc::new(Semaphore::new(PLACES));
+    Ok(Listener::new(listen(address, 1)?, limits, places, stop.clone())?.serve(service))
+}

@@ -1,0 +1,211 @@
+//! The composition root: builds everything once, runs it, and takes it down in the opposite order.
+
+mod control;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use self::control::Control;
+use crate::clock::Clock;
+use crate::config::{Config, StoreSettings, StoreUrl, Upstream};
+use crate::engine::buffers::Buffers;
+use crate::engine::{Engine, Lane, Shared};
+use crate::entropy::Entropy;
+use crate::server::door::Instance;
+use crate::server::listener::{self, Listener};
+use crate::server::proxy::Proxy;
+use crate::store::Store;
+use crate::store::file::FileStore;
+use crate::store::memory::MemoryStore;
+use crate::store::redis::RedisStore;
+use crate::upstream::{
+    Client, Connector, Endpoint, MAX_IDLE, POOL_IDLE, Settings, TcpConnector, TlsError, client_config,
+};
+
+/// Why the gateway could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    #[error(
+        "cannot listen on {address} (server.listen, server.admin or server.health; or ONCEGATE__SERVER__LISTEN and so on)"
+    )]
+    Listen {
+        address: SocketAddr,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot open the store")]
+    File(#[from] crate::store::file::OpenError),
+    #[error("cannot use the store")]
+    Redis(#[from] crate::store::redis::OpenError),
+    #[error("upstream `{name}`: its certificates cannot be used")]
+    Tls {
+        name: String,
+        #[source]
+        source: TlsError,
+    },
+    #[error("the operating system refuses what the gateway needs to run")]
+    System(#[from] io::Error),
+    #[error("a thread of the gateway ended abnormally")]
+    Thread,
+    #[error("the operating system gives no randomness")]
+    Entropy(#[from] rand::rngs::SysError),
+}
+
+/// What all threads of the process share.
+struct Common {
+    shared: Arc<Shared>,
+    stores: StoreSource,
+    instance: Instance,
+    buffers: Buffers,
+    places: Arc<Semaphore>,
+    stop: CancellationToken,
+}
+
+/// Where each thread gets its store from.
+enum StoreSource {
+    Shared(Arc<dyn Store>),
+    /// A connection for each thread.
+    Redis {
+        url: String,
+        namespace: String,
+        timeout: std::time::Duration,
+    },
+}
+
+/// Runs the gateway until SIGTERM or SIGINT, then lets what is under way finish within `server.drain`.
+///
+/// # Errors
+/// The gateway could not start; nothing was served.
+pub fn run(config: Config) -> Result<(), AppError> {
+    let runtime = runtime()?;
+    let _guard = runtime.enter();
+    let threads = config.server.threads.get();
+    let own = listen(config.server.listen, threads)?;
+    let others: Vec<_> = (1..threads).map(|_| listen(config.server.listen, threads)).collect::<Result<_, _>>()?;
+    let common = Arc::new(Common::new(Arc::new(config))?);
+    let others: Vec<_> =
+        others.into_iter().map(|socket| spawn(Arc::clone(&common), socket)).collect::<Result<_, _>>()?;
+    let lead = async {
+        let engine = common.engine().await?;
+        let control = Control::start(&common, &engine)?;
+        control.until_stopped(&common, common.serve(engine, own)).await
+    };
+    let ended = runtime.block_on(lead);
+    common.stop.cancel();
+    others.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(AppError::Thread)))?;
+    ended
+}
+
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
+}
+
+fn listen(address: SocketAddr, threads: usize) -> Result<TcpListener, AppError> {
+    listener::bind(address, threads > 1).map_err(|source| AppError::Listen { address, source })
+}
+
+/// A further thread: a runtime, a listener, pools and a store connection of its own.
+fn spawn(common: Arc<Common>, socket: TcpListener) -> Result<thread::JoinHandle<Result<(), AppError>>, AppError> {
+    let work = move || {
+        let served = runtime()?.block_on(async { common.serve(common.engine().await?, socket).await });
+        common.stop.cancel();
+        served
+    };
+    Ok(thread::Builder::new().name("oncegate".to_owned()).spawn(work)?)
+}
+
+impl Common {
+    fn new(config: Arc<Config>) -> Result<Self, AppError> {
+        let entropy = Entropy::system()?;
+        Ok(Self {
+            stores: StoreSource::open(&config.store)?,
+            instance: Instance::new(&entropy),
+            buffers: Buffers::new(config.server.buffers),
+            places: Arc::new(Semaphore::new(config.server.max_connections.get().min(Semaphore::MAX_PERMITS))),
+            stop: CancellationToken::new(),
+            shared: Arc::new(Shared::new(config, entropy)),
+        })
+    }
+
+    async fn engine(&self) -> Result<Arc<Engine>, AppError> {
+        let mut clients: HashMap<&str, Client> = HashMap::new();
+        let mut lanes = HashMap::new();
+        for route in &self.shared.config.routes.0 {
+            let upstream = &route.upstream;
+            let client = match clients.get(upstream.name.as_str()) {
+                Some(client) => client.clone(),
+                None => Self::client(upstream)?,
+            };
+            clients.insert(&upstream.name, client.clone());
+            let counters = self.shared.status.route(&route.name);
+            lanes.insert(route.name.clone(), Lane { client, counters });
+        }
+        Ok(Engine::new(Arc::clone(&self.shared), self.stores.connect().await?, lanes))
+    }
+
+    fn client(upstream: &Upstream) -> Result<Client, AppError> {
+        let tls = client_config(upstream.ca.as_deref(), None)
+            .map_err(|source| AppError::Tls { name: upstream.name.clone(), source })?;
+        let connector: Arc<dyn Connector> = Arc::new(TcpConnector::new(tls));
+        let endpoint = Endpoint { tls: upstream.tls, host: upstream.host.clone(), port: upstream.port };
+        let settings = Settings {
+            connect_timeout: upstream.connect_timeout,
+            idle_timeout: upstream.idle_timeout,
+            pool_idle: POOL_IDLE,
+            max_idle: MAX_IDLE,
+        };
+        Ok(Client::new(connector, endpoint, settings))
+    }
+
+    /// Serves agents on one socket until the process stops.
+    async fn serve(&self, engine: Arc<Engine>, socket: TcpListener) -> Result<(), AppError> {
+        let limits = (&self.shared.config.server).into();
+        let listener = Listener::new(socket, limits, Arc::clone(&self.places), self.stop.clone())?;
+        let proxy = Arc::new(Proxy::new(engine, self.instance.clone(), self.buffers.clone()));
+        let service = move |request, peer| {
+            let proxy = Arc::clone(&proxy);
+            async move { proxy.handle(request, peer).await }
+        };
+        let drained = tokio::spawn(drain_calls(Arc::clone(&self.shared), self.stop.clone()));
+        listener.serve(service).await;
+        drained.await.unwrap_or_default();
+        Ok(())
+    }
+}
+
+/// Guarded calls outlive their callers' connections. Each thread waits for all of them: its own run only while it does.
+async fn drain_calls(shared: Arc<Shared>, stop: CancellationToken) {
+    stop.cancelled().await;
+    shared.tasks.close();
+    if timeout(shared.config.server.drain, shared.tasks.wait()).await.is_err() {
+        tracing::warn!(calls = shared.tasks.len(), "drain time over; calls under way are left to their leases");
+    }
+}
+
+impl StoreSource {
+    fn open(settings: &StoreSettings) -> Result<Self, AppError> {
+        let clock = Clock::system();
+        Ok(match &settings.url {
+            StoreUrl::Memory => Self::Shared(Arc::new(MemoryStore::new(clock))),
+            StoreUrl::File(path) => Self::Shared(Arc::new(FileStore::open(path, settings.timeout, clock)?)),
+            StoreUrl::Redis(url) => {
+                Self::Redis { url: url.0.clone(), namespace: settings.namespace.clone(), timeout: settings.timeout }
+            }
+        })
+    }
+
+    async fn connect(&self) -> Result<Arc<dyn Store>, AppError> {
+        Ok(match self {
+            Self::Shared(store) => Arc::clone(store),
+            Self::Redis { url, namespace, timeout } => Arc::new(RedisStore::connect(url, namespace, *timeout).await?),
+        })
+    }
+}

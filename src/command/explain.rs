@@ -1,0 +1,172 @@
+//! `oncegate explain`: what the gateway would make of a request. Sends nothing and needs no store.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{HOST, InvalidHeaderName, InvalidHeaderValue};
+use http::method::InvalidMethod;
+use http::uri::InvalidUri;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use tokio::time::Instant;
+
+use crate::command::Source;
+use crate::command::terminal::say;
+use crate::config::{Config, ConfigErrors, Effect, Environment, KeyMode, Route, upstream_target};
+use crate::engine::call::Call;
+use crate::engine::name::{Sighted, sight};
+use crate::operation::admission::Repeat;
+use crate::operation::key::KeyError;
+use crate::operation::{OperationId, Scope};
+use crate::server::caller::CallerRule;
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    source: Source,
+    /// As in the request line.
+    method: String,
+    /// Path and query.
+    target: String,
+    /// A header line, `Name: value`; may be repeated.
+    #[arg(short = 'H', long = "header", value_name = "LINE")]
+    headers: Vec<String>,
+    /// The body.
+    #[arg(short = 'd', long = "data", value_name = "TEXT", default_value = "")]
+    data: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ExplainError {
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    #[error("`{0}` is no method")]
+    Method(String, #[source] InvalidMethod),
+    #[error("`{0}` is no path with query")]
+    Target(String, #[source] InvalidUri),
+    #[error("`{0}` is no header line; write `Name: value`")]
+    Line(String),
+    #[error("`{0}` has no valid header name")]
+    Name(String, #[source] InvalidHeaderName),
+    #[error("`{0}` has no valid header value")]
+    Value(String, #[source] InvalidHeaderValue),
+}
+
+/// Prints route, key, fingerprint and policy.
+///
+/// # Errors
+/// The file or the request as it was typed is not valid.
+pub fn run(arguments: &Arguments, environment: &Environment) -> Result<ExitCode, ExplainError> {
+    let config = arguments.source.load(environment)?;
+    let method = Method::from_bytes(arguments.method.as_bytes())
+        .map_err(|error| ExplainError::Method(arguments.method.clone(), error))?;
+    let uri: Uri = arguments.target.parse().map_err(|error| ExplainError::Target(arguments.target.clone(), error))?;
+    let mut headers = headers(&arguments.headers)?;
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost").to_owned();
+    let Some(route) = config.routes.find(&method, &host, uri.path(), &headers).cloned() else {
+        say(format_args!("route        none: 404 no-route, nothing is sent"));
+        return Ok(ExitCode::FAILURE);
+    };
+    let scope = CallerRule::new(&config).scope(&mut headers, IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let target = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
+    print_route(&route, &method, &target);
+    match scope {
+        Err(problem) => say(format_args!("caller       refused: {} ({})", problem.code.entry().code, problem.detail)),
+        Ok(scope) => explain(&config, route, scope, (method, target, headers), &arguments.data),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn headers(lines: &[String]) -> Result<HeaderMap, ExplainError> {
+    let mut headers = HeaderMap::new();
+    for line in lines {
+        let (name, value) = line.split_once(':').ok_or_else(|| ExplainError::Line(line.clone()))?;
+        let name: HeaderName = name.trim().parse().map_err(|error| ExplainError::Name(line.clone(), error))?;
+        let value: HeaderValue = value.trim().parse().map_err(|error| ExplainError::Value(line.clone(), error))?;
+        headers.append(name, value);
+    }
+    Ok(headers)
+}
+
+fn print_route(route: &Route, method: &Method, target: &str) {
+    let upstream = &route.upstream;
+    let scheme = if upstream.tls { "https" } else { "http" };
+    say(format_args!("route        {}", route.name));
+    say(format_args!(
+        "upstream     {}: {scheme}://{}{}",
+        upstream.name,
+        upstream.authority,
+        upstream_target(route, target)
+    ));
+    say(format_args!("repeat       {}", route.repeat_for(method).as_str()));
+}
+
+fn explain(
+    config: &Config,
+    route: Arc<Route>,
+    scope: Scope,
+    (method, target, headers): (Method, String, HeaderMap),
+    data: &str,
+) {
+    say(format_args!(
+        "caller       {}",
+        if scope == Scope::none() { "one for all (scope = \"none\")" } else { "told apart" }
+    ));
+    match (route.effect_for(&method), route.key.mode) {
+        (Effect::Read, _) => say(format_args!("decision     a read: passes through, nothing is claimed")),
+        (Effect::Write, KeyMode::Off) => say(format_args!("decision     key.mode = \"off\": passes through unguarded")),
+        (Effect::Write, _) if data.len() as u64 > route.max_body => {
+            say(format_args!("decision     the body is longer than max_body ({} bytes)", route.max_body));
+        }
+        (Effect::Write, _) => {
+            let body = Bytes::copy_from_slice(data.as_bytes());
+            let deadline = Instant::now() + route.retry.deadline;
+            let call = Call { route, scope, method, target, headers, body, deadline, room: None };
+            print_key(&call, sight(&call));
+            print_policy(config, &call);
+        }
+    }
+}
+
+fn print_key(call: &Call, sighted: Result<Sighted, KeyError>) {
+    let sighted = match sighted {
+        Ok(sighted) => sighted,
+        Err(error) => return say(format_args!("decision     400 key-invalid: {error}")),
+    };
+    match &sighted.key {
+        Some((key, source)) => {
+            let id = OperationId::of(call.scope.digest(), &call.route.name, key, None);
+            say(format_args!("key          {key} ({})", source.as_str()));
+            say(format_args!("operation    {id}"));
+        }
+        None if call.route.key.mode == KeyMode::Required => say(format_args!("decision     400 key-missing")),
+        None => say(format_args!(
+            "key          a fresh one for each call (stamped): it protects this call's own retries only"
+        )),
+    }
+    let digits: String = sighted.fingerprint.digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    say(format_args!("fingerprint  v{} {digits}", sighted.fingerprint.version));
+}
+
+fn print_policy(config: &Config, call: &Call) {
+    let retry = &call.route.retry;
+    let after_loss = match call.repeat() {
+        Repeat::Unsafe => "ends outcome-unknown; nothing is sent again",
+        Repeat::WithKey => "is sent again with the same key and bytes",
+        Repeat::Harmless => "is sent again",
+    };
+    say(format_args!("lost answer  {after_loss}"));
+    say(format_args!(
+        "attempts     up to {}, {} ms each, {} ms in all",
+        retry.max_attempts,
+        retry.attempt_timeout.as_millis(),
+        retry.deadline.as_millis()
+    ));
+    say(format_args!(
+        "kept         receipt {} s, tombstone {} s, in {}",
+        call.route.receipts.as_secs(),
+        call.route.tombstones.as_secs(),
+        config.store.url.kind()
+    ));
+}

@@ -1,0 +1,112 @@
+//! The commands of the program: arguments in, exit code out.
+
+pub mod check;
+pub mod demo;
+pub mod explain;
+pub mod init;
+pub mod serve;
+mod terminal;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Config, ConfigErrors, Environment, UpstreamMode};
+
+/// An idempotent tool gateway: makes each side effect that an agent asks for happen effectively once per key.
+#[derive(Debug, Parser)]
+#[command(name = "oncegate", version, about, args_conflicts_with_subcommands = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: Source,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the gateway (the default).
+    Serve(Source),
+    /// Validate gateway.toml and list every route with its effective policy and where each value came from.
+    Check(check::Arguments),
+    /// Say which route, key, fingerprint and policy a request would get; sends nothing.
+    Explain(explain::Arguments),
+    /// Watch a double charge happen, and not happen through the gateway; offline.
+    Demo(demo::Arguments),
+    /// Write a short commented gateway.toml and say what to set in the client.
+    Init(init::Arguments),
+}
+
+/// Where the configuration comes from.
+#[derive(Clone, Debug, Args)]
+pub struct Source {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE", default_value = "gateway.toml", conflicts_with = "upstream")]
+    config: PathBuf,
+    /// Run without a file: one upstream at `/`.
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// With --upstream: whether the service takes the same call twice (unsafe, with-key, harmless).
+    #[arg(long, value_name = "WORD", requires = "upstream")]
+    repeat: Option<String>,
+    /// With --upstream: memory:, file:PATH or redis://...
+    #[arg(long, value_name = "URL", requires = "upstream")]
+    store: Option<String>,
+}
+
+/// What the program alone may ask of the operating system.
+pub struct Process {
+    pub environment: Environment,
+    /// Where this program is.
+    pub program: fn() -> io::Result<PathBuf>,
+    /// Where short-lived files may be.
+    pub scratch: fn() -> PathBuf,
+}
+
+/// What a command could not do.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    #[error(transparent)]
+    Log(#[from] crate::telemetry::AlreadySetUp),
+    #[error(transparent)]
+    App(#[from] crate::app::AppError),
+    #[error(transparent)]
+    Explain(#[from] explain::ExplainError),
+    #[error(transparent)]
+    Init(#[from] init::InitError),
+    #[error(transparent)]
+    Demo(#[from] demo::DemoError),
+}
+
+impl Arguments {
+    /// Runs the command that was asked for.
+    ///
+    /// # Errors
+    /// It could not do its work; the text is for a person.
+    pub fn run(self, process: &Process) -> Result<ExitCode, CommandError> {
+        let environment = &process.environment;
+        match self.command.unwrap_or(Command::Serve(self.serve)) {
+            Command::Serve(source) => serve::run(&source, environment),
+            Command::Check(arguments) => Ok(check::run(&arguments, environment)?),
+            Command::Explain(arguments) => Ok(explain::run(&arguments, environment)?),
+            Command::Demo(arguments) => Ok(demo::run(&arguments, process)?),
+            Command::Init(arguments) => Ok(init::run(&arguments, environment)?),
+        }
+    }
+}
+
+impl Source {
+    /// The configuration: of the arguments, of the environment, or of the file, in this order.
+    pub(crate) fn load(&self, environment: &Environment) -> Result<Config, ConfigErrors> {
+        if self.upstream.is_some() || (UpstreamMode::is_asked_by(environment) && !self.config.exists()) {
+            let mode =
+                UpstreamMode { url: self.upstream.clone(), repeat: self.repeat.clone(), store: self.store.clone() };
+            return Config::for_upstream(mode, environment);
+        }
+        Config::load(&self.config, environment)
+    }
+}

@@ -1,0 +1,21 @@
+//! `oncegate serve`: the gateway itself.
+
+use std::process::ExitCode;
+
+use crate::command::{CommandError, Source};
+use crate::config::Environment;
+use crate::{app, telemetry};
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+/// The configuration is not valid, or the gateway could not start.
+pub fn run(source: &Source, environment: &Environment) -> Result<ExitCode, CommandError> {
+    let config = source.load(environment)?;
+    telemetry::init(&config.log)?;
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
+    }
+    app::run(config)?;
+    Ok(ExitCode::SUCCESS)
+}
