@@ -1,0 +1,29 @@
+//! The contract as clients, services and operators meet it: the real program between real sockets. A test is named after
+//! its row in the project's list of acceptance cases (`c...` for semantics, `s...` for security), or after what it says.
+
+/// Runs stories over every store, or over those named: `on! { [file redis] story ... }`.
+macro_rules! on {
+    ([$($store:ident)+] $story:ident $($rest:tt)*) => {
+        mod $story {
+            $(
+                #[test]
+                fn $store() {
+                    super::$story(crate::support::ground::Ground::$store());
+                }
+            )+
+        }
+        on! { [$($store)+] $($rest)* }
+    };
+    ([$($store:ident)+]) => {};
+}
+
+mod bounds;
+mod callers;
+mod crashes;
+mod failures;
+mod joining;
+mod keys;
+mod lookups;
+mod receipts;
+mod store_away;
+mod wire;

@@ -1,0 +1,141 @@
+//! What is too large, too fast or too late.
+
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use crate::support::client::Connection;
+use crate::support::eventually;
+use crate::support::gateway::Settings;
+use crate::support::ground::Ground;
+use crate::support::upstream::{Reply, ScriptedUpstream, Step};
+
+on! { [memory file redis]
+    an_answer_beyond_the_receipt_is_passed_on_whole_and_never_made_again
+}
+
+on! { [memory]
+    a_long_answer_that_breaks_off_is_broken_for_its_client_and_not_made_again
+    a_large_body_is_refused
+    a_large_body_may_pass_unguarded
+    a_rate_refuses_new_calls_and_replays_old_ones
+    a_gateway_that_is_told_to_stop_finishes_its_calls
+    a_call_that_outlasts_the_drain_is_left_to_its_lease
+}
+
+const LARGE: usize = 100_000;
+
+fn an_answer_beyond_the_receipt_is_passed_on_whole_and_never_made_again(ground: Ground) {
+    let large: Vec<u8> = (0..LARGE).map(|number| (number % 251) as u8).collect();
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::Reply(Reply::new(201).line("X-Rows: 100").body(large.clone())));
+    let gateway = Settings::of(&upstream).route("max_receipt = '1KiB'").start(&ground);
+
+    let first = gateway.charge("k-1").send().expect(201);
+    let repeat = gateway.charge("k-1").send().expect_problem(409, "result-unavailable");
+
+    assert!(first.body == large && first.header("X-Rows") == Some("100"));
+    let (told, digest) = (repeat.json()["result"].take(), hex(&large));
+    assert_eq!((&told["status"], &told["length"]), (&201.into(), &LARGE.into()));
+    assert_eq!((&told["digest"], repeat.execution()), (&digest.into(), Some("executed")));
+    assert_eq!(upstream.seen().len(), 1);
+    assert_eq!(gateway.operation(first.operation()).0["result"]["kept"], "too_large");
+}
+
+fn a_long_answer_that_breaks_off_is_broken_for_its_client_and_not_made_again(ground: Ground) {
+    let part = vec![b'a'; LARGE];
+    let head = format!("HTTP/1.1 201 Created\r\nContent-Length: {}\r\n\r\n", LARGE + 1).into_bytes();
+    let upstream = ScriptedUpstream::honouring_keys();
+    upstream.then(Step::Raw([head, part.clone()].concat()));
+    let gateway = Settings::of(&upstream).with_key().route("max_receipt = '1KiB'").start(&ground);
+
+    let first = gateway.charge("k-1").send();
+    let repeat = gateway.charge("k-1").send().expect_problem(409, "result-unavailable");
+
+    assert_eq!((first.status, first.is_whole), (201, false));
+    assert_eq!(repeat.json()["result"], json!({ "status": 201, "length": LARGE, "digest": hex(&part) }));
+    let kept = json!({ "status": 201, "length": LARGE, "kept": "cut", "digest": hex(&part) });
+    assert_eq!(gateway.operation(first.operation()).0["result"], kept);
+    assert_eq!(upstream.seen().len(), 1, "after forwarding began there is no second try");
+}
+
+fn a_large_body_is_refused(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).route("max_body = '1KiB'").start(&ground);
+
+    let refused =
+        gateway.post("/charges").key("k-1").json("x".repeat(1025)).send().expect_problem(413, "body-too-large");
+    gateway.post("/charges").key("k-1").json("x".repeat(1024)).send().expect(201);
+
+    assert_eq!((refused.execution(), refused.header("Connection")), (Some("not-executed"), Some("close")));
+    assert_eq!(upstream.only().body.len(), 1024);
+}
+
+fn a_large_body_may_pass_unguarded(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let settings = Settings::of(&upstream).route("max_body = '1KiB'").route("on_large_body = 'pass-unguarded'");
+    let gateway = settings.start(&ground);
+    let large = vec![b'x'; LARGE];
+
+    for _ in 0..2 {
+        let passed = gateway.post("/charges").key("k-1").json(large.clone()).send().expect(201);
+        assert_eq!(passed.header("Oncegate-Guarded"), Some("no; reason=body-size"));
+        assert!(!passed.is_replay());
+    }
+    assert_eq!(gateway.charge("k-1").send().expect(201).header("Oncegate-Guarded"), None);
+
+    let seen = upstream.seen();
+    assert!(seen.len() == 3 && seen[0].body == large && seen[1].body == large);
+    assert_eq!(gateway.counts()["unguarded"]["body_size"], 2);
+    assert_eq!(gateway.operations("").len(), 1);
+}
+
+fn a_rate_refuses_new_calls_and_replays_old_ones(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).route("limit.rate = '1/m'").route("limit.burst = 2").start(&ground);
+
+    gateway.charge("k-1").send().expect(201);
+    gateway.charge("k-2").send().expect(201);
+    let refused = gateway.charge("k-3").send().expect_problem(429, "rate-limited");
+
+    assert!(refused.retry_after().is_some_and(|seconds| (1..=60).contains(&seconds)), "{refused:?}");
+    assert_eq!((refused.execution(), refused.header("x-should-retry")), (Some("not-executed"), None));
+    assert!(gateway.charge("k-1").send().expect(201).is_replay(), "what is known already costs nothing");
+    gateway.post("/charges").key("k-1").json("{}").send().expect_problem(422, "key-reused");
+    assert_eq!((upstream.effects(), gateway.operations("").len()), (2, 2));
+}
+
+fn a_gateway_that_is_told_to_stop_finishes_its_calls(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::Held(Reply::charge(1)));
+    let mut gateway = Settings::of(&upstream).start(&ground);
+
+    let call = gateway.charge("k-1").begin();
+    upstream.wait_for(1);
+    gateway.terminate();
+    eventually("draining", || (gateway.readiness().status == 503).then_some(()));
+    assert_eq!(gateway.readiness().json()["stage"], "draining");
+    upstream.release();
+
+    let answer = call.answer().expect(201);
+    assert_eq!((answer.body.as_slice(), answer.execution()), (br#"{"id": "ch_1"}"#.as_slice(), Some("executed")));
+    assert!(gateway.exit().success());
+}
+
+fn a_call_that_outlasts_the_drain_is_left_to_its_lease(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::Held(Reply::charge(1)));
+    let mut gateway = Settings::of(&upstream).top("server.drain = '100ms'").start(&ground);
+
+    let call = gateway.charge("k-1").begin();
+    upstream.wait_for(1);
+    let idle = Connection::open(gateway.address());
+    gateway.terminate();
+
+    assert!(gateway.exit().success() && gateway.log().contains("left to their leases"));
+    drop((call, idle));
+    assert_eq!(upstream.seen().len(), 1);
+}
+
+fn hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}

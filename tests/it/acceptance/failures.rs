@@ -1,0 +1,222 @@
+//! What a service does instead of answering, and what becomes of the call.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use crate::support::gateway::Settings;
+use crate::support::ground::Ground;
+use crate::support::upstream::{Reply, ScriptedUpstream, Step};
+
+on! { [memory file redis]
+    c11_a_service_that_is_down_for_a_while_is_called_once
+    c13_a_lost_answer_of_an_unsafe_call_stays_unknown
+    c14_a_lost_answer_is_fetched_with_the_same_key
+    a_cut_answer_of_an_unsafe_call_is_unavailable
+}
+
+on! { [memory]
+    c20_a_server_error_of_an_unsafe_call_stays_unknown
+    c20_a_throttle_is_waited_for
+    c20_a_denied_call_runs_again
+    a_service_that_stays_down_has_not_run_the_call
+    a_connection_closed_before_it_was_read_may_have_run
+    a_switch_to_a_protocol_nobody_asked_for_is_no_answer
+    a_delete_that_finds_nothing_after_a_doubt_says_so
+    a_veto_ends_the_retries_with_the_last_answer
+}
+
+fn c11_a_service_that_is_down_for_a_while_is_called_once(ground: Ground) {
+    const OUTAGE: Duration = Duration::from_millis(300);
+    let upstream = ScriptedUpstream::refusing();
+    let gateway = Settings::of(&upstream).quick().route("retry.max_attempts = 1000").start(&ground);
+
+    let call = gateway.charge("k-1").begin();
+    gateway.wait_for("claimed");
+    upstream.open_after(OUTAGE);
+    let answer = call.answer().expect(201);
+
+    let seen = upstream.only();
+    assert_eq!((seen.key(), seen.header("Oncegate-Attempt")), (Some("k-1"), Some("1")), "a refusal is no send");
+    let operation = gateway.operation(answer.operation());
+    assert_eq!((operation.attempts(), operation.events()), (1, vec!["claimed", "sent", "settled"]));
+    assert!(gateway.charge("k-1").send().expect(201).is_replay());
+}
+
+fn a_switch_to_a_protocol_nobody_asked_for_is_no_answer(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).quick().start(&ground);
+    let switch =
+        || Step::Raw(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n".to_vec());
+
+    upstream.then(switch());
+    gateway.charge("k-1").send().expect_problem(502, "outcome-unknown");
+    upstream.then(switch());
+    gateway.call("GET", "/charges/1").send().expect(201);
+
+    assert_eq!(upstream.seen().len(), 3, "a read may be asked again");
+}
+
+fn a_service_that_stays_down_has_not_run_the_call(ground: Ground) {
+    let upstream = ScriptedUpstream::refusing();
+    let gateway = Settings::of(&upstream).quick().route("retry.max_attempts = 3").start(&ground);
+
+    let refused = gateway.charge("k-1").send().expect_problem(502, "upstream-failed");
+    assert_eq!((refused.execution(), refused.header("Oncegate-Stop")), (Some("not-executed"), Some("exhausted")));
+    assert_eq!(refused.header("x-should-retry"), Some("false"), "our own retries are used up");
+    assert_eq!(gateway.operation(refused.operation()).state(), "not_executed");
+
+    upstream.open();
+    let answer = gateway.charge("k-1").send().expect(201);
+    assert_eq!((answer.is_replay(), answer.operation()), (false, refused.operation()));
+    assert_eq!(upstream.only().key(), Some("k-1"));
+}
+
+fn c13_a_lost_answer_of_an_unsafe_call_stays_unknown(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::Close);
+    let gateway = Settings::of(&upstream).quick().start(&ground);
+
+    let first = gateway.charge("k-1").send().expect_problem(502, "outcome-unknown");
+    assert_eq!((first.execution(), first.header("Oncegate-Stop")), (Some("unknown"), Some("unsafe")));
+    assert!(first.json()["detail"].as_str().unwrap().contains("repeat = \"with-key\""), "it teaches: {first:?}");
+    for _ in 0..2 {
+        let repeat = gateway.charge("k-1").send().expect_problem(409, "outcome-unknown");
+        assert_eq!((repeat.execution(), repeat.retry_after()), (Some("unknown"), None));
+        assert_eq!(repeat.header("x-should-retry"), Some("false"));
+        assert_eq!(repeat.operation(), first.operation());
+    }
+
+    assert_eq!(upstream.effects(), 1);
+    let dead = gateway.operations("?dead=true");
+    assert_eq!((dead.len(), dead[0].state(), &dead[0].0["id"]), (1, "unknown", &first.operation().into()));
+    assert_eq!(gateway.operation(first.operation()).events(), ["claimed", "sent", "unknown"]);
+}
+
+fn c14_a_lost_answer_is_fetched_with_the_same_key(ground: Ground) {
+    let upstream = ScriptedUpstream::honouring_keys();
+    upstream.then(Step::Close);
+    upstream.then(Step::Close);
+    let gateway = Settings::of(&upstream).with_key().quick().start(&ground);
+
+    let answer = gateway.charge("k-1").send().expect(201);
+    assert_eq!((answer.execution(), answer.header("Oncegate-Attempts")), (Some("executed"), Some("3")));
+
+    let seen = upstream.seen();
+    assert_eq!((seen.len(), upstream.effects()), (3, 1));
+    for (call, attempt) in seen.iter().zip(["1", "2", "3"]) {
+        assert_eq!((call.key(), call.header("Oncegate-Attempt")), (Some("k-1"), Some(attempt)));
+        assert_eq!((&call.target, &call.body), (&seen[0].target, &seen[0].body));
+    }
+    let operation = gateway.operation(answer.operation());
+    assert_eq!(operation.events(), ["claimed", "waiting", "sent", "waiting", "sent", "settled"]);
+    assert!(gateway.charge("k-1").send().expect(201).is_replay());
+}
+
+fn a_connection_closed_before_it_was_read_may_have_run(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::CloseUnread);
+    let gateway = Settings::of(&upstream).quick().start(&ground);
+
+    let first = gateway.charge("k-1").send();
+
+    // Its end may come before our first byte, and then it is another try, or after it, and then nobody knows.
+    match first.status {
+        201 => assert_eq!(upstream.effects(), 1),
+        _ => {
+            first.expect_problem(502, "outcome-unknown");
+            gateway.charge("k-1").send().expect_problem(409, "outcome-unknown");
+            assert_eq!(upstream.effects(), 0);
+        }
+    }
+}
+
+fn c20_a_server_error_of_an_unsafe_call_stays_unknown(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::Reply(Reply::new(500).body("oops")));
+    let gateway = Settings::of(&upstream).quick().start(&ground);
+
+    let first = gateway.charge("k-1").send().expect(500);
+    assert_eq!((first.body.as_slice(), first.execution()), (b"oops".as_slice(), Some("unknown")));
+    assert_eq!((first.header("Oncegate-Stop"), first.header("x-should-retry")), (Some("unsafe"), Some("false")));
+    gateway.charge("k-1").send().expect_problem(409, "outcome-unknown");
+
+    assert_eq!(upstream.seen().len(), 1);
+}
+
+fn c20_a_throttle_is_waited_for(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::Reply(Reply::new(429).line("Retry-After: 2")));
+    let gateway = Settings::of(&upstream).start(&ground);
+
+    let answer = gateway.charge("k-1").send().expect(201);
+
+    let seen = upstream.seen();
+    assert_eq!((seen.len(), seen[0].key(), seen[1].key()), (2, Some("k-1"), Some("k-1")));
+    assert!(seen[1].at - seen[0].at >= Duration::from_secs(2), "a hint is a lower bound");
+    assert_eq!(gateway.operation(answer.operation()).events(), ["claimed", "sent", "waiting", "sent", "settled"]);
+    assert!(gateway.charge("k-1").send().expect(201).is_replay());
+}
+
+fn c20_a_denied_call_runs_again(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::Reply(Reply::new(401).body("token has expired")));
+    let gateway = Settings::of(&upstream).start(&ground);
+
+    let denied = gateway.charge("k-1").header("Authorization", "Bearer old").send().expect(401);
+    assert_eq!((denied.execution(), denied.header("Oncegate-Attempts")), (Some("not-executed"), Some("1")));
+    assert_eq!(gateway.operation(denied.operation()).state(), "not_executed");
+    let allowed = gateway.charge("k-1").header("Authorization", "Bearer new").send().expect(201);
+
+    assert!(!allowed.is_replay());
+    let tokens: Vec<_> = upstream.seen().iter().map(|call| call.header("Authorization").unwrap().to_owned()).collect();
+    assert_eq!(tokens, ["Bearer old", "Bearer new"]);
+    let operation = gateway.operation(allowed.operation());
+    assert_eq!(operation.events()[..4], ["claimed", "sent", "not_executed", "claimed_again"]);
+    assert!(gateway.charge("k-1").send().expect(201).is_replay(), "a receipt needs no credential under this scope");
+}
+
+fn a_cut_answer_of_an_unsafe_call_is_unavailable(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::Raw(b"HTTP/1.1 201 Created\r\nContent-Length: 100\r\n\r\n{\"id\": ".to_vec()));
+    let gateway = Settings::of(&upstream).quick().start(&ground);
+
+    let first = gateway.charge("k-1").send().expect_problem(502, "result-unavailable");
+    assert_eq!(first.execution(), Some("executed"), "the head said so");
+    let repeat = gateway.charge("k-1").send().expect_problem(409, "result-unavailable");
+
+    assert_eq!((upstream.effects(), repeat.execution()), (1, Some("executed")));
+    let digest: String = Sha256::digest(b"{\"id\": ").iter().map(|byte| format!("{byte:02x}")).collect();
+    let told = json!({ "status": 201, "length": 7, "digest": digest });
+    assert_eq!(repeat.json()["result"], told, "as far as it came");
+    let kept = json!({ "status": 201, "length": 7, "kept": "cut", "digest": digest });
+    assert_eq!(gateway.operation(first.operation()).0["result"], kept, "operators see what came of it");
+}
+
+fn a_delete_that_finds_nothing_after_a_doubt_says_so(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::Close);
+    upstream.then(Step::Reply(Reply::new(404)));
+    let gateway = Settings::of(&upstream).quick().start(&ground);
+
+    let first = gateway.call("DELETE", "/charges/ch_1").key("k-1").send().expect(404);
+    let repeat = gateway.call("DELETE", "/charges/ch_1").key("k-1").send().expect(404);
+
+    for answer in [&first, &repeat] {
+        assert_eq!(answer.header("Oncegate-Prior-Outcome"), Some("unknown"));
+    }
+    assert!(repeat.is_replay());
+    assert_eq!(upstream.seen().len(), 2);
+}
+
+fn a_veto_ends_the_retries_with_the_last_answer(ground: Ground) {
+    let upstream = ScriptedUpstream::honouring_keys();
+    upstream.then(Step::Reply(Reply::new(503).line("x-should-retry: false").body("closed for today")));
+    let gateway = Settings::of(&upstream).with_key().quick().start(&ground);
+
+    let answer = gateway.charge("k-1").send().expect(503);
+
+    assert_eq!((answer.body.as_slice(), upstream.seen().len()), (b"closed for today".as_slice(), 1));
+    assert_eq!((answer.header("Oncegate-Stop"), answer.execution()), (Some("vetoed"), Some("unknown")));
+}

@@ -1,0 +1,310 @@
+//! Which key a call has, where it comes from, and which payloads are the same.
+
+use serde_json::Value;
+
+use crate::support::gateway::Settings;
+use crate::support::ground::Ground;
+use crate::support::upstream::{Reply, ScriptedUpstream, Step};
+
+on! { [memory]
+    c09_a_malformed_key_is_refused
+    c10_a_call_without_a_key_is_refused_passed_or_stamped
+    c31_json_is_compared_by_value
+    s01_a_required_key_that_is_missing_is_refused
+    s03_a_reused_key_shows_nothing_of_its_first_payload
+    s37_monstrous_json_is_compared_by_its_bytes
+    session_and_step_make_a_key
+    a_session_that_cannot_be_read_is_refused
+    an_unnamed_call_stops_at_nothing_where_the_route_says_so
+    another_payload_of_a_step_is_rejected_where_it_could_run_twice
+    another_payload_of_a_step_runs_and_names_the_earlier_one
+    a_key_that_an_sdk_made_up_gives_way_to_a_derived_one
+    the_status_tells_where_keys_come_from
+}
+
+on! { [redis]
+    s02_a_malformed_key_is_refused_without_a_look_into_the_store
+}
+
+on! { [memory file redis]
+    an_unnamed_call_stops_at_an_identical_unknown_one
+    identical_unnamed_calls_of_a_window_are_one_call
+}
+
+/// Key lines that are no keys.
+fn malformed() -> Vec<Vec<u8>> {
+    let mut keys: Vec<Vec<u8>> = ["", "\"\"", "a, b", "\"a\", \"b\"", "\"a\";x=1", "a b", "\"a", "\"a\"b"]
+        .map(|key| key.as_bytes().to_vec())
+        .to_vec();
+    keys.extend([vec![b'k'; 256], b"caf\xc3\xa9".to_vec(), b"a\xff".to_vec(), b"a\tb".to_vec()]);
+    keys
+}
+
+fn c09_a_malformed_key_is_refused(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).start(&ground);
+
+    for key in malformed() {
+        let refused = gateway.post("/charges").key(&key).json("{}").send().expect_problem(400, "key-invalid");
+        assert_eq!(refused.execution(), Some("not-executed"), "{}", key.escape_ascii());
+    }
+    let control = gateway.post("/charges").key("a\x7f").json("{}").send();
+    assert_eq!(control.status, 400, "no header at all: {control:?}");
+    gateway.charge("a").key("b").send().expect_problem(400, "key-invalid");
+    gateway.charge("a").key("a").send().expect_problem(400, "key-invalid");
+    gateway.charge(&"k".repeat(255)).send().expect(201);
+
+    assert_eq!(upstream.only().key(), Some("k".repeat(255).as_str()));
+    assert_eq!(gateway.operations("").len(), 1, "only the last one has a record");
+}
+
+fn a_session_that_cannot_be_read_is_refused(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).start(&ground);
+
+    let twice = gateway.post("/charges").session("s-1", "1").header("X-Session-Id", "s-2").json("{}");
+    twice.send().expect_problem(400, "key-invalid");
+    let garbled = gateway.post("/charges").session("s-1", "1").header("X-Step-Index", b"\xff").json("{}");
+    garbled.send().expect_problem(400, "key-invalid");
+
+    assert!(upstream.seen().is_empty());
+    gateway.post("/charges").session("s-1", "1").json("{}").send().expect(201);
+}
+
+fn s02_a_malformed_key_is_refused_without_a_look_into_the_store(mut ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).start(&ground);
+    ground.server().kill();
+
+    for key in malformed() {
+        gateway.post("/charges").key(key).json("{}").send().expect_problem(400, "key-invalid");
+    }
+    gateway.charge("a").key("b").send().expect_problem(400, "key-invalid");
+    gateway.charge("well-formed").send().expect_problem(503, "store-unavailable");
+    assert!(upstream.seen().is_empty());
+}
+
+fn s01_a_required_key_that_is_missing_is_refused(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).route("key.mode = 'required'").start(&ground);
+
+    let refused = gateway.post("/charges").json("{}").send().expect_problem(400, "key-missing");
+
+    let detail = refused.json()["detail"].to_string();
+    assert!(["idempotency-key", "x-session-id", "x-step-index"].iter().all(|name| detail.contains(name)), "{detail}");
+    assert!(upstream.seen().is_empty() && gateway.operations("").is_empty());
+    gateway.post("/charges").session("s", "1").json("{}").send().expect(201);
+}
+
+fn c10_a_call_without_a_key_is_refused_passed_or_stamped(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let routes = "[[routes]]\nname = 'off'\nmatch.path = '/off'\nupstream = 'payments'\nkey.mode = 'off'\n\
+                  [[routes]]\nname = 'required'\nmatch.path = '/required'\nupstream = 'payments'\nkey.mode = 'required'";
+    let gateway = Settings::of(&upstream).quick().and(routes).start(&ground);
+
+    gateway.post("/required").json("{}").send().expect_problem(400, "key-missing");
+    assert!(upstream.seen().is_empty());
+
+    for _ in 0..2 {
+        let passed = gateway.post("/off").json("{}").send().expect(201);
+        assert_eq!(passed.header("Oncegate-Guarded"), Some("no; reason=off"));
+        assert_eq!((passed.header("Idempotency-Key"), passed.header("Oncegate-Operation")), (None, None));
+    }
+    assert!(upstream.seen().iter().all(|call| call.key().is_none()) && upstream.effects() == 2);
+
+    upstream.then(Step::Reply(Reply::new(429)));
+    let stamped = gateway.post("/stamp").json("{}").send().expect(201);
+    assert_eq!(stamped.header("Oncegate-Key-Source"), Some("stamped"));
+    let seen = upstream.seen();
+    let keys: Vec<_> = seen[2..].iter().map(|call| call.key()).collect();
+    assert_eq!(keys, [stamped.header("Idempotency-Key"); 2], "one key for all its sends");
+    let other = gateway.post("/stamp").json("{}").send().expect(201);
+    assert_ne!(other.header("Idempotency-Key"), stamped.header("Idempotency-Key"));
+}
+
+fn c31_json_is_compared_by_value(ground: Ground) {
+    const FIRST: &str = r#"{"amount": 5.0, "to": {"a": 1, "b": [1, 2]}, "at": "09:00"}"#;
+    const SAME: [&str; 2] = [
+        r#"{"to":{"b":[1,2],"a":1},"amount":5,"at":"09:01"}"#,
+        "{ \"at\" : null,\n\"amount\" : 50e-1 , \"to\" : { \"a\" : 1.00, \"b\" : [ 1, 2 ] } }",
+    ];
+    const OTHER: [&str; 3] = [
+        r#"{"amount": 5.01, "to": {"a": 1, "b": [1, 2]}}"#,
+        r#"{"amount": 5, "to": {"a": 1, "b": [2, 1]}}"#,
+        r#"{"amount": "5", "to": {"a": 1, "b": [1, 2]}}"#,
+    ];
+    let upstream = ScriptedUpstream::start();
+    let bytes = "[[routes]]\nname = 'raw'\nmatch.path = '/raw'\nupstream = 'payments'\npayload.compare = 'bytes'";
+    let gateway = Settings::of(&upstream).route("payload.ignore = ['/at']").and(bytes).start(&ground);
+    let send = |target, body| gateway.post(target).key("k-1").json(body).send();
+
+    send("/charges", FIRST).expect(201);
+    for same in SAME {
+        assert!(send("/charges", same).expect(201).is_replay(), "{same}");
+    }
+    for other in OTHER {
+        send("/charges", other).expect_problem(422, "key-reused");
+    }
+    assert_eq!(upstream.only().body, FIRST.as_bytes(), "what goes upstream are the bytes that came");
+
+    send("/raw", FIRST).expect(201);
+    send("/raw", SAME[0]).expect_problem(422, "key-reused");
+    assert!(send("/raw", FIRST).expect(201).is_replay());
+}
+
+fn s03_a_reused_key_shows_nothing_of_its_first_payload(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).start(&ground);
+
+    let first = gateway.post("/charges/canary-path?q=canary-query").key("k-1").header("X-Note", "canary-header");
+    first.json(r#"{"note": "canary-body"}"#).send().expect(201);
+    let reused = gateway.charge("k-1").send().expect_problem(422, "key-reused");
+
+    assert!(!format!("{reused:?}").contains("canary") && !format!("{reused:?}").contains("ch_1"), "{reused:?}");
+    assert_eq!((reused.execution(), upstream.seen().len()), (Some("not-executed"), 1));
+}
+
+fn s37_monstrous_json_is_compared_by_its_bytes(ground: Ground) {
+    let deep = |inside: &str| format!("{}{inside}{}", "[".repeat(10_000), "]".repeat(10_000));
+    let monsters = [
+        (deep("1"), deep("1.0")),
+        (r#"{"a": 1, "a": 2}"#.to_owned(), r#"{"a": 2}"#.to_owned()),
+        (r#"{"a": 1e400}"#.to_owned(), r#"{"a": 1e401}"#.to_owned()),
+        (r#"{"a": 1"#.to_owned(), r#"{"a":1"#.to_owned()),
+        (format!("{{\"a\": {}}}", "9".repeat(100_000)), format!("{{\"a\": {}8}}", "9".repeat(99_999))),
+    ];
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).route("payload.ignore = ['/x']").start(&ground);
+
+    for (number, (monster, other)) in monsters.iter().enumerate() {
+        let send = |body: &str| gateway.post("/charges").key(format!("k-{number}")).json(body).send();
+        send(monster).expect(201);
+        assert!(send(monster).expect(201).is_replay());
+        send(other).expect_problem(422, "key-reused");
+        assert_eq!(upstream.seen()[number].body, monster.as_bytes());
+    }
+    assert_eq!(upstream.effects(), monsters.len());
+}
+
+fn session_and_step_make_a_key(ground: Ground) {
+    let upstream = ScriptedUpstream::honouring_keys();
+    let gateway = Settings::of(&upstream).with_key().start(&ground);
+    let step = |session, step| gateway.post("/charges").session(session, step).json("{}").send().expect(201);
+
+    let first = step("s-1", "3.1");
+    let again = step("s-1", "3.1");
+    let next = step("s-1", "3.2");
+    let elsewhere = step("s-2", "3.1");
+
+    assert_eq!(first.header("Oncegate-Key-Source"), Some("derived"));
+    assert!(again.is_replay() && !next.is_replay() && !elsewhere.is_replay());
+    let keys: Vec<_> = upstream.seen().iter().map(|call| call.key().unwrap().to_owned()).collect();
+    assert_eq!(keys, [&first, &next, &elsewhere].map(|answer| answer.header("Idempotency-Key").unwrap()));
+    assert!(keys.iter().all(|key| key.len() == 64) && upstream.effects() == 3);
+    let operation = gateway.operation(first.operation()).0;
+    assert_eq!((&operation["session"], &operation["step"]), (&"s-1".into(), &"3.1".into()));
+}
+
+fn another_payload_of_a_step_is_rejected_where_it_could_run_twice(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).start(&ground);
+    let step = |body: &str| gateway.post("/charges").session("s-1", "3").json(body).send();
+
+    step(r#"{"amount": 5}"#).expect(201);
+    let changed = step(r#"{"amount": 6}"#).expect_problem(422, "payload-changed");
+    assert!(step(r#"{"amount": 5}"#).expect(201).is_replay());
+
+    assert!(changed.json()["advice"].as_str().unwrap().contains("X-Step-Index"), "{changed:?}");
+    assert_eq!(upstream.effects(), 1);
+    gateway.charge("own-key").send().expect(201);
+    gateway.post("/charges").key("own-key").json("{}").send().expect_problem(422, "key-reused");
+}
+
+fn another_payload_of_a_step_runs_and_names_the_earlier_one(ground: Ground) {
+    let upstream = ScriptedUpstream::honouring_keys();
+    let gateway = Settings::of(&upstream).with_key().start(&ground);
+    let step = |body: &str| gateway.post("/charges").session("s-1", "3").json(body).send().expect(201);
+
+    let first = step(r#"{"amount": 5}"#);
+    let changed = step(r#"{"amount": 6}"#);
+
+    assert_eq!((first.header("Oncegate-Earlier"), changed.is_replay()), (None, false));
+    assert_eq!(changed.header("Oncegate-Earlier"), Some(first.operation()));
+    assert_eq!(upstream.effects(), 2);
+}
+
+fn a_key_that_an_sdk_made_up_gives_way_to_a_derived_one(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).start(&ground);
+    let charge = |key: &str| gateway.charge(key).session("s-1", "3").send().expect(201);
+
+    let first = charge("stripe-node-retry-7a1c");
+    let again = charge("stainless-node-retry-77b2");
+    let own = charge("order-7");
+
+    assert_eq!((first.header("Oncegate-Key-Source"), again.is_replay()), (Some("derived"), true));
+    assert_eq!((own.header("Oncegate-Key-Source"), own.is_replay()), (Some("client"), false));
+}
+
+fn an_unnamed_call_stops_at_an_identical_unknown_one(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::Close);
+    let gateway = Settings::of(&upstream).start(&ground);
+    let unnamed = |body: &str| gateway.post("/charges").json(body).send();
+
+    let lost = unnamed(r#"{"amount": 5}"#).expect_problem(502, "outcome-unknown");
+    let stopped = unnamed(r#"{"amount": 5.0}"#).expect_problem(409, "outcome-unknown");
+    let other = unnamed(r#"{"amount": 6}"#).expect(201);
+
+    assert_eq!(stopped.operation(), lost.operation());
+    assert_eq!(stopped.header("Oncegate-Key-Source"), Some("stamped"));
+    assert_ne!(stopped.header("Idempotency-Key"), lost.header("Idempotency-Key"));
+    assert!(!other.is_replay() && upstream.effects() == 2);
+}
+
+fn an_unnamed_call_stops_at_nothing_where_the_route_says_so(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::Close);
+    let gateway = Settings::of(&upstream).route("duplicate_window = 'off'").start(&ground);
+
+    let lost = gateway.post("/charges").json("{}").send().expect_problem(502, "outcome-unknown");
+    let other = gateway.post("/charges").json("{}").send().expect(201);
+
+    assert_ne!(other.operation(), lost.operation());
+    assert_eq!(upstream.effects(), 2);
+}
+
+fn identical_unnamed_calls_of_a_window_are_one_call(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).route("duplicate_window = '10m'").start(&ground);
+    let unnamed = |body: &str| gateway.post("/charges").json(body).send().expect(201);
+
+    let first = unnamed(r#"{"amount": 5}"#);
+    let again = unnamed(r#"{"amount": 5.0}"#);
+    let other = unnamed(r#"{"amount": 6}"#);
+
+    assert!(!first.is_replay() && again.is_replay() && !other.is_replay());
+    assert!([&first, &again].iter().all(|answer| answer.header("Oncegate-Key-Source") == Some("window")));
+    assert_eq!(again.operation(), first.operation());
+    assert_eq!((&again.body, upstream.effects()), (&first.body, 2));
+}
+
+fn the_status_tells_where_keys_come_from(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).start(&ground);
+
+    for key in ["k-1", "k-1"] {
+        gateway.charge(key).send().expect(201);
+    }
+    gateway.post("/charges").session("s-1", "1").json("{}").send().expect(201);
+    gateway.post("/charges").header("X-Session-Id", "s-1").json("{}").send().expect(201);
+
+    let counts = gateway.counts();
+    let share = |source: &str| (counts["keys"][source]["count"].as_u64(), counts["keys"][source]["share"].as_f64());
+    assert_eq!((share("client"), share("derived")), ((Some(2), Some(0.5)), (Some(1), Some(0.25))));
+    assert_eq!((share("stamped"), share("window")), ((Some(1), Some(0.25)), (Some(0), Some(0.0))));
+    assert_eq!((&counts["calls"], &counts["replays"], &counts["attempts"]), (&4.into(), &1.into(), &3.into()));
+    assert_eq!(counts["session_without_step"], Value::Bool(true));
+    let warnings = gateway.admin("/v1/status")["warnings"].to_string();
+    assert!(warnings.contains("no step") && gateway.log().contains("no step"), "{warnings}");
+}

@@ -1,0 +1,112 @@
+//! What clients and the upstream see of gateways and servers that die. `./test soak` does the same for longer.
+
+use std::thread;
+use std::time::Duration;
+
+use oncegate::entropy::Entropy;
+
+use crate::faults::kills::Moment;
+use crate::faults::oracle::Oracle;
+use crate::faults::redis_loss::Loss;
+use crate::faults::storm::Reach;
+use crate::faults::{Repeat, any_seed, caller, kills, redis_loss, settings, storm};
+use crate::support::ground::Ground;
+use crate::support::link::Link;
+use crate::support::{PATIENCE, eventually};
+
+const ROUNDS: usize = 3;
+/// The state in a record, as only the write that makes it `sent` carries it.
+const MARKED_SENT: &[u8] = b"\xa4sent";
+/// As only the write of a receipt carries it.
+const SETTLED: &[u8] = b"\xa9succeeded";
+
+fn kill(ground: Ground, repeat: Repeat, moment: Moment) {
+    kills::run(&ground, repeat, moment, ROUNDS, any_seed()).conclude();
+}
+
+#[test]
+fn killed_before_the_send_an_unsafe_call_runs_once() {
+    kill(Ground::file(), Repeat::Unsafe, Moment::BeforeSend);
+    kill(Ground::redis(), Repeat::Unsafe, Moment::BeforeSend);
+}
+
+#[test]
+fn killed_after_the_send_an_unsafe_call_is_unknown_and_never_runs_again() {
+    kill(Ground::file(), Repeat::Unsafe, Moment::AfterSend);
+    kill(Ground::redis(), Repeat::Unsafe, Moment::AfterSend);
+}
+
+#[test]
+fn killed_before_the_send_a_call_with_a_key_gets_its_receipt() {
+    kill(Ground::file(), Repeat::WithKey, Moment::BeforeSend);
+    kill(Ground::redis(), Repeat::WithKey, Moment::BeforeSend);
+}
+
+#[test]
+fn killed_after_the_send_a_call_with_a_key_gets_its_receipt() {
+    kill(Ground::file(), Repeat::WithKey, Moment::AfterSend);
+    kill(Ground::redis(), Repeat::WithKey, Moment::AfterSend);
+}
+
+#[test]
+fn killed_anywhere_nothing_runs_twice() {
+    kill(Ground::file(), Repeat::Unsafe, Moment::Anywhere);
+    kill(Ground::file(), Repeat::WithKey, Moment::Anywhere);
+}
+
+#[test]
+fn a_fleet_in_a_storm_runs_nothing_twice_and_loses_no_receipt() {
+    storm::run(Reach::Gateways, any_seed(), Duration::from_secs(3)).conclude();
+}
+
+#[test]
+fn neither_does_one_whose_store_dies_with_it() {
+    storm::run(Reach::Everything, any_seed(), Duration::from_secs(3)).conclude();
+}
+
+#[test]
+fn a_killed_redis_takes_no_receipt_with_it() {
+    for loss in [Loss::BeforeSend, Loss::BeforeSettle, Loss::AfterReceipt, Loss::Anywhere] {
+        redis_loss::run(Repeat::Unsafe, loss, 1, any_seed()).conclude();
+        redis_loss::run(Repeat::WithKey, loss, 1, any_seed()).conclude();
+    }
+}
+
+/// A process or a network that stands still between the last step before the send and the send.
+#[test]
+fn an_owner_that_hears_after_its_lease_that_it_may_send_sends_nothing() {
+    let oracle = Oracle::start(Entropy::seeded(0), 0);
+    let mut ground = Ground::redis();
+    let link = Link::to(ground.server().address());
+    let patient = settings(&oracle).top("store.timeout = '30s'");
+    let late = patient.start_on(&format!("redis://{}", link.address));
+    let other = patient.start(&ground);
+    // The server knows the script from here on and needs to be sent it only once.
+    caller::charge(late.address(), &Repeat::Unsafe.key("before"), PATIENCE).unwrap().expect(201);
+    link.hold_answers_from(MARKED_SENT);
+    let (at, key) = (late.address(), Repeat::Unsafe.key("late"));
+    let asked = thread::spawn(move || caller::charge(at, &Repeat::Unsafe.key("late"), PATIENCE));
+    eventually("the end of the lease", || other.operations("?state=unknown").pop());
+    link.let_answers_go();
+    asked.join().unwrap().unwrap().expect_problem(409, "outcome-unknown");
+    assert_eq!((oracle.account(&key).sends, other.operations("?state=unknown").len()), (0, 1));
+}
+
+#[test]
+fn a_receipt_that_was_kept_without_the_gateway_hearing_of_it_is_a_receipt() {
+    let oracle = Oracle::start(Entropy::seeded(0), 0);
+    let mut ground = Ground::redis();
+    let link = Link::to(ground.server().address());
+    let hasty = settings(&oracle).top("store.timeout = '200ms'");
+    let gateway = hasty.start_on(&format!("redis://{}", link.address));
+    caller::charge(gateway.address(), &Repeat::Unsafe.key("before"), PATIENCE).unwrap().expect(201);
+    link.hold_answers_from(SETTLED);
+    let (at, key) = (gateway.address(), Repeat::Unsafe.key("unheard"));
+    let asked = thread::spawn(move || caller::charge(at, &Repeat::Unsafe.key("unheard"), PATIENCE));
+    eventually("a write that is not answered", || gateway.log().contains("receipt not kept yet").then_some(()));
+    link.let_answers_go();
+    let first = asked.join().unwrap().unwrap().expect(201);
+    assert_eq!((first.header("Oncegate-Receipt"), first.is_replay()), (None, false), "{first:?}");
+    let again = caller::charge(at, &key, PATIENCE).unwrap().expect(201);
+    assert!(again.is_replay() && caller::are_same(&again, &first), "{again:?}");
+}

@@ -1,0 +1,105 @@
+//! What is known of operations afterwards: by the operators' API, and in the store itself.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use oncegate::operation::{Event, Operation, Receipt, StateName};
+use oncegate::store::Store;
+use oncegate::store::redis::RedisStore;
+use serde_json::Value;
+
+use crate::support::gateway::{Gateway, NAMESPACE};
+use crate::support::ground::Ground;
+use crate::support::stores::open_file;
+use crate::support::{PATIENCE, eventually};
+
+const PAGE: usize = 200;
+
+/// Returns when the newest operation is the one with `key`: it has been claimed.
+pub fn has_begun(gateway: &Gateway, key: &str) {
+    eventually(key, || gateway.operations("?limit=1").first().filter(|newest| newest.0["key"] == key).map(|_| ()));
+}
+
+/// Why the events that operators see do not tell one story up to the present state, each change once.
+pub fn broken_view(shown: &Value) -> Option<String> {
+    let (mut state, mut token) = (&Value::Null, 0);
+    for event in shown["events"].as_array()? {
+        let its_token = event["token"].as_u64()?;
+        if its_token < token {
+            return Some(format!("the token falls at {event}"));
+        }
+        token = its_token;
+        if event["to"].is_null() {
+            continue;
+        }
+        if event["from"] != *state || event["from"] == event["to"] {
+            return Some(format!("{event} does not follow from {state}"));
+        }
+        state = &event["to"];
+    }
+    (*state != shown["state"]).then(|| format!("the events end in {state}, not in {}", shown["state"]))
+}
+
+/// An operation as it is stored.
+pub struct Stored {
+    pub operation: Operation,
+    pub receipt: Option<Receipt>,
+    pub events: Vec<Event>,
+}
+
+impl Stored {
+    pub fn key(&self) -> &str {
+        &self.operation.identity.key
+    }
+
+    /// Whether nobody is at work on it, nor has to be.
+    pub fn has_ended(&self) -> bool {
+        !matches!(self.operation.state.name(), StateName::Claimed | StateName::Sent | StateName::Waiting)
+    }
+
+    /// Why the events are not totally ordered with one for each change of state.
+    pub fn broken_order(&self) -> Option<String> {
+        let ordered = self.events.windows(2).all(|pair| pair[0].revision < pair[1].revision);
+        let mut state = None;
+        let follows = self.events.iter().filter(|event| event.to.is_some()).all(|event| {
+            let follows = event.from == state && event.from != event.to;
+            state = event.to;
+            follows
+        });
+        let ends = state == Some(self.operation.state.name());
+        (!(ordered && follows && ends)).then(|| format!("events out of order: {:#?}", self.events))
+    }
+}
+
+/// Everything that is stored on `ground`. A file must not be in use.
+pub fn stored_on(ground: &Ground) -> Vec<Stored> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = open(ground).await;
+        all(store.as_ref()).await
+    })
+}
+
+async fn open(ground: &Ground) -> Arc<dyn Store> {
+    let url = ground.url();
+    match url.strip_prefix("file:") {
+        Some(path) => Arc::new(open_file(Path::new(path)).unwrap()),
+        None => Arc::new(RedisStore::connect(&url, NAMESPACE, PATIENCE).await.unwrap()),
+    }
+}
+
+async fn all(store: &dyn Store) -> Vec<Stored> {
+    let (mut stored, mut cursor) = (Vec::new(), None::<String>);
+    loop {
+        let page = store.list(cursor.as_deref(), PAGE).await.unwrap();
+        for operation in page.operations {
+            let receipt = store.read(operation.id).await.unwrap().unwrap().receipt;
+            let events = store.events(operation.id).await.unwrap();
+            stored.push(Stored { operation, receipt, events });
+        }
+        cursor = page.next;
+        if cursor.is_none() {
+            return stored;
+        }
+    }
+}

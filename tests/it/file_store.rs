@@ -1,0 +1,179 @@
+//! What only the store in a file promises: its lock, its modes, and what is there after a crash.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use oncegate::clock::Clock;
+use oncegate::operation::transition::Retention;
+use oncegate::operation::{OperationId, StateName};
+use oncegate::store::file::{FileStore, LockError, OpenError, SchemaError};
+use oncegate::store::{Claimed, Store, StoreError, Written};
+use rusqlite::Connection;
+
+use crate::support::operations::*;
+use crate::support::stores::open_file;
+
+/// Where the child process of `what_was_acknowledged_survives_a_kill` keeps its store.
+const CHILD: &str = "ONCEGATE_TEST_STORE";
+
+#[tokio::test]
+async fn a_second_open_is_refused_until_the_first_is_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, link) = (directory.path().join("store.db"), directory.path().join("link.db"));
+    let store = open_file(&path).unwrap();
+    symlink(&path, &link).unwrap();
+    for path in [&path, &link] {
+        assert!(matches!(open_file(path), Err(OpenError::Lock(LockError::Taken(_)))));
+    }
+    let kept = put_settled(&store, "kept", KEPT_LONG).await;
+    drop(store);
+    let found = open_file(&path).unwrap().read(kept.id).await.unwrap().unwrap();
+    assert_eq!((found.operation, found.receipt), (kept, Some(receipt("done"))));
+}
+
+#[tokio::test]
+async fn only_its_owner_can_read_the_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let parent = directory.path().join("made/here");
+    let store = open_file(&parent.join("store.db")).unwrap();
+    won(&store, claim(&store, "any")).await;
+    assert_eq!(mode(&parent), 0o700);
+    let files: Vec<_> = fs::read_dir(&parent).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(files.len() >= 3, "{files:?}");
+    for file in files {
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+}
+
+#[tokio::test]
+async fn leases_of_an_earlier_life_are_over_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.db");
+    let store = open_file(&path).unwrap();
+    let running = put_sent(&store, claim(&store, "running")).await;
+    let ended = put_settled(&store, "ended", KEPT_LONG).await;
+    drop(store);
+    let store = open_file(&path).unwrap();
+    assert_eq!(store.due(10).await.unwrap(), [running.id]);
+    let found = store.read(running.id).await.unwrap().unwrap().operation;
+    assert!(found.is_ownerless(store.now()));
+    assert_eq!((found.state.name(), found.attempts, found.fence.token), (StateName::Sent, 1, running.fence.token));
+    assert_eq!(store.events(running.id).await.unwrap().len(), 2);
+    assert_eq!(store.read(ended.id).await.unwrap().unwrap().operation, ended);
+    let taken = found.take_over(ownership(store.now(), HOUR), step(store.now())).unwrap();
+    applied(&store, taken).await;
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_survives_a_kill() {
+    if let Ok(path) = std::env::var(CHILD) {
+        return claim_and_say_so(&open_file(path.as_ref()).unwrap()).await;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.db");
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "file_store::what_was_acknowledged_survives_a_kill", "--nocapture"])
+        .env(CHILD, &path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    let mut lines = String::new();
+    while lines.lines().count() < 200 {
+        assert_ne!(said.read_line(&mut lines).unwrap(), 0, "the child ended: {lines}");
+    }
+    child.kill().unwrap();
+    said.read_to_string(&mut lines).unwrap();
+    child.wait().unwrap();
+    let acknowledged: Vec<OperationId> = whole_lines(&lines).filter_map(|line| line.parse().ok()).collect();
+    assert!(acknowledged.len() > 100, "{lines}");
+    let store = open_file(&path).unwrap();
+    for id in acknowledged {
+        let found = store.read(id).await.unwrap().unwrap();
+        assert_eq!(found.receipt, Some(receipt("done")));
+        assert_eq!(store.events(id).await.unwrap().len(), 3);
+    }
+}
+
+#[tokio::test]
+async fn purging_takes_receipts_out_of_the_file_and_leaves_tombstones() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.db");
+    let store = open_file(&path).unwrap();
+    let keep = Retention { receipts: SOON, tombstones: HOUR };
+    put_settled(&store, "tombstone", keep).await;
+    let ended = put_settled(&store, "gone", Retention { receipts: SOON, tombstones: SOON }).await;
+    past(&store, ended.expires_at.unwrap()).await;
+    assert_eq!(
+        (store.purge(1).await.unwrap(), store.purge(9).await.unwrap(), store.purge(9).await.unwrap()),
+        (1, 1, 0)
+    );
+    drop(store);
+    let file = Connection::open(&path).unwrap();
+    let rows = |table: &str| file.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0));
+    let counts: Vec<i64> = ["operations", "receipts", "requests", "events"].map(|t| rows(t).unwrap()).into();
+    assert_eq!(counts, [1, 0, 0, 3]);
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_written_refuses_in_time_and_recovers() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.db");
+    let store = FileStore::open(&path, Duration::from_millis(300), Clock::system()).unwrap();
+    let shell = Connection::open(&path).unwrap();
+    shell.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let change = claim(&store, "held-up");
+    let error = store.claim(&change, None).await.unwrap_err();
+    assert!(matches!(error, StoreError::Timeout | StoreError::Refused(_)), "{error:?}");
+    assert_eq!(store.read(change.operation.id).await.unwrap(), None);
+    shell.execute_batch("ROLLBACK").unwrap();
+    let again = claim(&store, "held-up");
+    while store.ping().await.is_err() {}
+    assert_eq!(store.claim(&again, None).await.unwrap(), Claimed::Won, "a claim that was given up left nothing");
+    assert_eq!(store.write(&sent(&store, &again.operation)).await.unwrap(), Written::Applied);
+}
+
+#[test]
+fn a_file_of_another_kind_is_refused_and_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notes.txt");
+    let text = "not a database ".repeat(1000);
+    fs::write(&path, &text).unwrap();
+    assert!(matches!(open_file(&path), Err(OpenError::Schema(SchemaError::Damaged(_)))));
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+}
+
+#[test]
+fn a_file_of_a_newer_version_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.db");
+    drop(open_file(&path).unwrap());
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 2).unwrap();
+    assert!(matches!(open_file(&path), Err(OpenError::Schema(SchemaError::TooNew(2)))));
+}
+
+#[test]
+fn a_path_that_cannot_be_made_is_refused() {
+    let error = open_file(Path::new("/proc/oncegate/store.db")).err().unwrap();
+    assert!(matches!(error, OpenError::Lock(LockError::Unusable { .. })), "{error}");
+}
+
+/// Until it is killed.
+async fn claim_and_say_so(store: &FileStore) {
+    for number in 0.. {
+        let ended = put_settled(store, &format!("child-{number}"), KEPT_LONG).await;
+        println!("{}", ended.id);
+    }
+}
+
+fn whole_lines(text: &str) -> impl Iterator<Item = &str> {
+    text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'))
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}

@@ -1,0 +1,13 @@
+//! One binary for everything that runs the gateway's parts against each other or against real servers.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "what the rig cannot do is the end of a test")]
+#![expect(unreachable_pub, reason = "nobody imports from a test binary")]
+
+mod acceptance;
+mod crashes;
+mod faults;
+mod file_store;
+mod redis_server;
+mod redis_store;
+mod store_contract;
+mod support;

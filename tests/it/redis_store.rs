@@ -1,0 +1,51 @@
+//! What only the store in Redis promises: what it does when the server or the way to it fails, how things are kept
+//! there, and what a step costs.
+
+mod failures;
+mod keeping;
+mod opening;
+
+use std::time::{Duration, Instant};
+
+use oncegate::store::redis::RedisStore;
+use oncegate::store::{Store, StoreError};
+use redis::{Connection, FromRedisValue};
+
+use crate::support::redis_server::RedisServer;
+
+/// Kept by a busy machine, and the longest a step may take.
+const PATIENT: Duration = Duration::from_secs(20);
+
+async fn open(url: &str, timeout: Duration) -> RedisStore {
+    RedisStore::connect(url, "shop", timeout).await.unwrap()
+}
+
+/// Says something to the server past the store, as an operator would.
+fn say<T: FromRedisValue>(server: &RedisServer, words: &[&str]) -> T {
+    let (name, arguments) = words.split_first().unwrap();
+    redis::cmd(name).arg(arguments).query(&mut admin(server)).unwrap()
+}
+
+fn admin(server: &RedisServer) -> Connection {
+    redis::Client::open(server.url()).unwrap().get_connection().unwrap()
+}
+
+/// Returns when the store takes writes, which it has to within a while.
+async fn recovered(store: &dyn Store) {
+    let since = Instant::now();
+    while let Err(error) = store.ping().await {
+        assert!(since.elapsed() < PATIENT, "{error}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The error of the first write that fails.
+async fn failing(store: &dyn Store) -> StoreError {
+    let since = Instant::now();
+    loop {
+        if let Err(error) = store.ping().await {
+            return error;
+        }
+        assert!(since.elapsed() < PATIENT, "the store goes on");
+    }
+}

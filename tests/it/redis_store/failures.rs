@@ -1,0 +1,183 @@
+//! What happens to a step when the server or the way to it fails.
+
+use std::time::{Duration, Instant};
+
+use oncegate::store::{Claimed, Store, StoreError, Written};
+
+use super::{PATIENT, failing, open, recovered, say};
+use crate::support::operations::*;
+use crate::support::redis_proxy::{Fault, RedisProxy};
+use crate::support::redis_server::RedisServer;
+
+#[tokio::test]
+async fn a_lost_answer_is_asked_for_again() {
+    let server = RedisServer::start();
+    let proxy = RedisProxy::before(server.address()).await;
+    let store = open(&proxy.url(), PATIENT).await;
+    for fault in
+        [Fault::Cut, Fault::CutAfter(b"$16\r\nhalf"), Fault::Instead(b"\x00garbage\r\n"), Fault::Instead(b"+OK\r\n")]
+    {
+        let key = format!("{fault:?}");
+        proxy.spoil(fault);
+        let claimed = won(&store, claim(&store, &key)).await;
+        assert!(proxy.has_spoiled());
+        proxy.spoil(fault);
+        let running = applied(&store, sent(&store, &claimed)).await;
+        assert!(proxy.has_spoiled());
+        assert_eq!(store.read(running.id).await.unwrap().unwrap().operation, running);
+        assert_eq!(store.events(running.id).await.unwrap().len(), 2, "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_note_with_a_lost_answer_still_says_what_was_there() {
+    let server = RedisServer::start();
+    let proxy = RedisProxy::before(server.address()).await;
+    let store = open(&proxy.url(), PATIENT).await;
+    store.remember("rules", "old", None).await.unwrap();
+    proxy.spoil(Fault::Cut);
+    assert_eq!(store.remember("rules", "new", None).await.unwrap().as_deref(), Some("old"));
+    assert_eq!(store.remember("rules", "newer", None).await.unwrap().as_deref(), Some("new"));
+}
+
+#[tokio::test]
+async fn a_no_is_a_no_at_once() {
+    let server = RedisServer::start();
+    let proxy = RedisProxy::before(server.address()).await;
+    let store = open(&proxy.url(), PATIENT).await;
+    for said in ["-ERR injected by the case\r\n", "-NOREPLICAS Not enough good replicas to write.\r\n"] {
+        proxy.spoil(Fault::Instead(said.as_bytes()));
+        let error = store.claim(&claim(&store, said), None).await.unwrap_err();
+        let words = said.trim_start_matches('-').trim_end();
+        assert!(matches!(&error, StoreError::Refused(why) if why == words), "{error:?}");
+    }
+    won(&store, claim(&store, "next")).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_ready_is_asked_again() {
+    let server = RedisServer::start();
+    let proxy = RedisProxy::before(server.address()).await;
+    let store = open(&proxy.url(), PATIENT).await;
+    for said in ["-LOADING Redis is loading the dataset in memory\r\n", "-CLUSTERDOWN Hash slot not served\r\n"] {
+        proxy.spoil(Fault::Instead(said.as_bytes()));
+        won(&store, claim(&store, said)).await;
+        assert!(proxy.has_spoiled());
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_fell_silent_is_replaced() {
+    let server = RedisServer::start();
+    let proxy = RedisProxy::before(server.address()).await;
+    let store = open(&proxy.url(), Duration::from_millis(500)).await;
+    proxy.spoil(Fault::Silence);
+    let change = claim(&store, "unheard");
+    let first = store.claim(&change, None).await;
+    assert!(matches!(first, Err(StoreError::Timeout) | Ok(Claimed::Won)), "{first:?}");
+    assert!(proxy.has_spoiled());
+    recovered(&store).await;
+    assert_eq!(store.claim(&change, None).await.unwrap(), Claimed::Won);
+    assert_eq!(store.events(change.operation.id).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_frozen_server_costs_no_more_than_the_timeout() {
+    let server = RedisServer::start();
+    let timeout = Duration::from_millis(400);
+    let store = open(&server.url(), timeout).await;
+    let running = put_sent(&store, claim(&store, "running")).await;
+    let settle = settled(&store, &running, receipt("done"), KEPT_LONG);
+    server.freeze();
+    for _ in 0..4 {
+        let changes: Vec<_> = (0..8).map(|number| claim(&store, &format!("frozen-{number}"))).collect();
+        let since = Instant::now();
+        let claims = at_once(changes.iter().map(|change| store.claim(change, None))).await;
+        assert!(matches!(
+            store.write(&settle).await,
+            Err(StoreError::Timeout | StoreError::Connection(_) | StoreError::Away(_))
+        ));
+        assert!(since.elapsed() < 2 * timeout + Duration::from_millis(600), "{:?}", since.elapsed());
+        assert!(
+            claims.iter().all(|claim| matches!(
+                claim,
+                Err(StoreError::Timeout | StoreError::Connection(_) | StoreError::Away(_))
+            ))
+        );
+    }
+    server.thaw();
+    recovered(&store).await;
+    applied(&store, settle).await;
+}
+
+#[tokio::test]
+async fn a_killed_server_has_what_it_acknowledged() {
+    let mut server = RedisServer::start();
+    let store = open(&server.url(), Duration::from_secs(2)).await;
+    let mut ended = Vec::new();
+    for number in 0..20 {
+        ended.push(put_settled(&store, &format!("kept-{number}"), KEPT_LONG).await);
+    }
+    server.kill();
+    assert!(matches!(failing(&store).await, StoreError::Connection(_) | StoreError::Away(_) | StoreError::Timeout));
+    server.restart();
+    recovered(&store).await;
+    for operation in ended {
+        let found = store.read(operation.id).await.unwrap().unwrap();
+        assert_eq!((found.operation, found.receipt), (operation, Some(receipt("done"))));
+    }
+    won(&store, claim(&store, "after")).await;
+}
+
+#[tokio::test]
+async fn a_short_outage_is_waited_for() {
+    let mut server = RedisServer::start();
+    let store = open(&server.url(), PATIENT).await;
+    server.kill();
+    let change = claim(&store, "meanwhile");
+    let (claimed, ()) = tokio::join!(store.claim(&change, None), async { server.restart() });
+    assert_eq!(claimed.unwrap(), Claimed::Won);
+}
+
+#[tokio::test]
+async fn a_demoted_server_is_left_until_it_is_a_master_again() {
+    let server = RedisServer::start();
+    let store = open(&server.url(), Duration::from_millis(500)).await;
+    let running = put_sent(&store, claim(&store, "running")).await;
+    say::<()>(&server, &["REPLICAOF", "127.0.0.1", "1"]);
+    let error = store.write(&settled(&store, &running, receipt("lost"), KEPT_LONG)).await.unwrap_err();
+    assert!(matches!(error, StoreError::Refused(_)), "{error:?}");
+    say::<()>(&server, &["REPLICAOF", "NO", "ONE"]);
+    recovered(&store).await;
+    applied(&store, settled(&store, &running, receipt("done"), KEPT_LONG)).await;
+}
+
+#[tokio::test]
+async fn scripts_that_were_flushed_are_loaded_again() {
+    let server = RedisServer::start();
+    let store = open(&server.url(), PATIENT).await;
+    let running = put_sent(&store, claim(&store, "flushed")).await;
+    say::<()>(&server, &["SCRIPT", "FLUSH"]);
+    assert_eq!(store.write(&settled(&store, &running, receipt("done"), KEPT_LONG)).await.unwrap(), Written::Applied);
+    assert_eq!(store.read(running.id).await.unwrap().unwrap().receipt, Some(receipt("done")));
+}
+
+#[tokio::test]
+async fn a_full_server_refuses_and_nothing_is_written() {
+    let server = RedisServer::start();
+    let store = open(&server.url(), PATIENT).await;
+    let running = put_sent(&store, claim(&store, "running")).await;
+    say::<()>(&server, &["CONFIG", "SET", "maxmemory", "1mb"]);
+    let change = claim(&store, "too-much");
+    let settle = settled(&store, &running, receipt("done"), KEPT_LONG);
+    for error in [store.claim(&change, None).await.unwrap_err(), store.write(&settle).await.unwrap_err()] {
+        assert!(matches!(&error, StoreError::Refused(why) if why.starts_with("OOM")), "{error:?}");
+    }
+    assert!(matches!(store.ping().await, Err(StoreError::Refused(_))));
+    assert_eq!(store.read(change.operation.id).await.unwrap(), None);
+    assert_eq!(store.read(running.id).await.unwrap().unwrap().operation, running);
+    assert_eq!(store.events(running.id).await.unwrap().len(), 2);
+    say::<()>(&server, &["CONFIG", "SET", "maxmemory", "0"]);
+    won(&store, change).await;
+    applied(&store, settle).await;
+}

@@ -1,0 +1,193 @@
+//! How things are kept, and what a step costs.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use oncegate::operation::transition::{Ended, Opening, Retention};
+use oncegate::operation::{Cause, OperationId};
+use oncegate::store::{Claimed, Store};
+
+use super::{PATIENT, open, say};
+use crate::support::operations::*;
+use crate::support::redis_server::RedisServer;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+#[tokio::test]
+async fn only_what_has_ended_expires() {
+    let server = RedisServer::start();
+    let store = open(&server.url(), PATIENT).await;
+    put_unknown(&store, claim(&store, "unknown")).await;
+    let running = put_sent(&store, claim(&store, "running")).await;
+    for key in keys(&server) {
+        assert_eq!(life(&server, &key), None, "{key}");
+    }
+    let keep = Retention { receipts: DAY, tombstones: 30 * DAY };
+    let ended = applied(&store, settled(&store, &running, receipt("done"), keep)).await;
+    for (part, expected) in [("r", Some(30 * DAY)), ("a", Some(DAY)), ("e", Some(30 * DAY)), ("q", None)] {
+        assert_life(&server, &key_of(part, ended.id), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_new_run_lives_until_it_ends() {
+    let server = RedisServer::start();
+    let store = open(&server.url(), PATIENT).await;
+    let running = put_sent(&store, claim(&store, "again")).await;
+    let ended = Ended { cause: Cause::Connect, may_have_run: false };
+    let ended = applied(&store, running.end(ended, KEPT_LONG, step(store.now())).unwrap()).await;
+    for part in ["r", "e", "q"] {
+        assert_life(&server, &key_of(part, ended.id), Some(KEPT_LONG.tombstones));
+    }
+    let again = ended.claim_again(ownership(store.now(), HOUR), Opening::Claimed, step(store.now())).unwrap();
+    applied(&store, again).await;
+    for key in keys(&server) {
+        assert_eq!(life(&server, &key), None, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_look_alike_leaves_goes_with_its_window() {
+    let server = RedisServer::start();
+    let store = open(&server.url(), PATIENT).await;
+    let until = store.now().after(HOUR);
+    let first = won(&store, claim_unnamed(&store, "a", [9; 32], Some(until))).await;
+    let key = keys(&server).into_iter().find(|key| key.contains("}:u:")).unwrap();
+    assert_life(&server, &key, Some(HOUR));
+    let running = applied(&store, sent(&store, &first)).await;
+    let unresolved = applied(&store, unknown(&store, &running)).await;
+    assert_eq!(life(&server, &key), None);
+    applied(&store, settled(&store, &unresolved, receipt("late"), KEPT_LONG)).await;
+    assert_life(&server, &key, Some(HOUR));
+}
+
+#[tokio::test]
+async fn all_keys_of_an_operation_are_in_one_slot() {
+    let server = RedisServer::start();
+    let store = open(&server.url(), PATIENT).await;
+    let running = put_sent(&store, claim_unnamed(&store, "a", [9; 32], Some(store.now().after(HOUR)))).await;
+    applied(&store, settled(&store, &running, receipt("done"), KEPT_LONG)).await;
+    let keys = keys(&server);
+    assert_eq!(keys.len(), 6, "{keys:?}");
+    let slots: HashSet<&str> = keys.iter().map(|key| &key[..key.find('}').unwrap()]).collect();
+    assert_eq!(slots, HashSet::from(["oncegate:{shop:09"]));
+}
+
+#[tokio::test]
+async fn purging_empties_the_indexes() {
+    let server = RedisServer::start();
+    let store = open(&server.url(), PATIENT).await;
+    let mut last = None;
+    for number in 0..5 {
+        let keep = Retention { receipts: SOON, tombstones: SOON };
+        last = Some(put_settled(&store, &format!("gone-{number}"), keep).await);
+    }
+    let running = put_sent(&store, claim(&store, "running")).await;
+    past(&store, last.unwrap().expires_at.unwrap().after(SOON)).await;
+    assert_eq!((store.purge(3).await.unwrap(), store.purge(10).await.unwrap()), (3, 2));
+    let left: HashSet<String> = keys(&server).into_iter().filter(|key| !key.contains("turn")).collect();
+    let index = |letter| format!("oncegate:{{shop:{:02x}}}:{letter}", running.id.bucket());
+    let expected = ["r", "q", "e"].map(|part| key_of(part, running.id)).into_iter().chain([index("l"), index("o")]);
+    assert_eq!(left, expected.collect());
+}
+
+#[tokio::test]
+async fn long_lists_come_in_pages() {
+    let server = RedisServer::start();
+    let store = open(&server.url(), PATIENT).await;
+    let mut created = Vec::new();
+    for number in 0..120 {
+        // All in one bucket, so that it alone has to fill a page.
+        created.push(won(&store, claim_unnamed(&store, &format!("k{number}"), [5; 32], None)).await);
+    }
+    let (mut listed, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = store.list(cursor.as_deref(), 50).await.unwrap();
+        assert!(page.operations.len() <= 50);
+        listed.extend(page.operations);
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert!(listed.is_sorted_by_key(|operation| std::cmp::Reverse(operation.created_at)));
+    let ids: HashSet<OperationId> = listed.iter().map(|operation| operation.id).collect();
+    assert_eq!((listed.len(), ids), (created.len(), created.iter().map(|operation| operation.id).collect()));
+}
+
+#[tokio::test]
+async fn of_two_stores_one_wins_a_key_and_one_sweeps() {
+    let server = RedisServer::start();
+    let (one, other) = (open(&server.url(), PATIENT).await, open(&server.url(), PATIENT).await);
+    for number in 0..50 {
+        let key = format!("raced-{number}");
+        let (first, second) = (claim(&one, &key), claim(&other, &key));
+        let (first, second) = tokio::join!(one.claim(&first, None), other.claim(&second, None));
+        let won = [first.unwrap(), second.unwrap()].iter().filter(|claimed| **claimed == Claimed::Won).count();
+        assert_eq!(won, 1);
+    }
+    let due = won(&one, claim_as(&one, identity("lapsed"), Duration::ZERO)).await;
+    past(&other, due.created_at).await;
+    assert_eq!(one.due(9).await.unwrap(), [due.id]);
+    assert_eq!(other.due(9).await.unwrap(), [], "it is not its turn");
+    while other.due(9).await.unwrap() != [due.id] {}
+}
+
+/// A named call takes one round trip for each of its steps.
+#[tokio::test]
+async fn a_step_is_one_command() {
+    let server = RedisServer::start();
+    let store = open(&server.url(), PATIENT).await;
+    put_settled(&store, "warm", KEPT_LONG).await;
+    let claim = claim(&store, "counted");
+    let spent = spent(&server, store.claim(&claim, None)).await;
+    assert_eq!(spent, counts(&[("evalsha", 1), ("set", 2), ("rpush", 1), ("zadd", 2)]));
+    let running = applied(&store, sent(&store, &claim.operation)).await;
+    let settle = settled(&store, &running, receipt("done"), KEPT_LONG);
+    let inside = [("get", 1), ("set", 2), ("del", 1), ("rpush", 1), ("pexpire", 1), ("zadd", 1)];
+    assert_eq!(self::spent(&server, store.write(&settle)).await, counts(&[&[("evalsha", 1)], &inside[..]].concat()));
+    let replay = super::super::support::operations::claim(&store, "counted");
+    let spent = self::spent(&server, store.claim(&replay, None)).await;
+    assert_eq!(spent, counts(&[("evalsha", 1), ("set", 1), ("get", 1)]));
+    assert_eq!(self::spent(&server, store.read(running.id)).await, counts(&[("mget", 1)]));
+}
+
+/// Commands that the server ran for `step`; what the store asks each second is left out.
+async fn spent<T>(server: &RedisServer, step: impl Future<Output = T>) -> HashMap<String, u64> {
+    say::<()>(server, &["CONFIG", "RESETSTAT"]);
+    step.await;
+    let stats: String = say(server, &["INFO", "commandstats"]);
+    let calls = stats.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        Some((name.to_owned(), rest.split(',').next()?.parse().ok()?))
+    });
+    let upkeep = |name: &str| ["time", "role", "config|resetstat", "client|setinfo", "info", "hello"].contains(&name);
+    calls.filter(|(name, _)| !upkeep(name)).collect()
+}
+
+fn counts(calls: &[(&str, u64)]) -> HashMap<String, u64> {
+    calls.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+}
+
+fn keys(server: &RedisServer) -> Vec<String> {
+    say(server, &["KEYS", "*"])
+}
+
+fn key_of(part: &str, id: OperationId) -> String {
+    format!("oncegate:{{shop:{:02x}}}:{part}:{id}", id.bucket())
+}
+
+/// `None` for a key that stays, and for one that is not there.
+fn life(server: &RedisServer, key: &str) -> Option<Duration> {
+    let left: i64 = say(server, &["PTTL", key]);
+    u64::try_from(left).ok().map(Duration::from_millis)
+}
+
+fn assert_life(server: &RedisServer, key: &str, expected: Option<Duration>) {
+    let left = life(server, key);
+    let is_near = |left: Duration, whole: Duration| left <= whole && left + Duration::from_secs(60) > whole;
+    match expected {
+        Some(whole) => assert!(left.is_some_and(|left| is_near(left, whole)), "{key}: {left:?}"),
+        None => assert_eq!(left, None, "{key}"),
+    }
+}

@@ -1,0 +1,103 @@
+//! Which servers are taken.
+
+use std::time::Duration;
+
+use oncegate::operation::transition::Retention;
+use oncegate::store::redis::{OpenError, RedisStore};
+use oncegate::store::{Store, StoreError};
+
+use super::{PATIENT, failing, open, recovered, say};
+use crate::support::operations::*;
+use crate::support::redis_server::RedisServer;
+
+#[tokio::test]
+async fn a_wrong_password_is_refused() {
+    let server = RedisServer::start();
+    say::<()>(&server, &["CONFIG", "SET", "requirepass", "secret"]);
+    let with = |credentials: &str| server.url().replace("//", &format!("//{credentials}"));
+    for url in [server.url(), with(":wrong@"), with("nobody:secret@")] {
+        let error = refused(&url).await;
+        assert!(matches!(error, OpenError::Credentials(_)), "{error:?}");
+        assert!(!format!("{error:?}").contains("wrong"));
+    }
+    won(&open(&with(":secret@"), PATIENT).await, claim(&open(&with(":secret@"), PATIENT).await, "k")).await;
+}
+
+/// All that the store ever asks of a server, for access rules.
+const COMMANDS: &str = "eval evalsha get mget set del exists persist pexpire pexpireat pttl rpush lrange hset hmget time \
+                        zadd zrem zrange zrangebyscore zrevrangebyscore";
+
+#[tokio::test]
+async fn least_rights_are_enough() {
+    let server = RedisServer::start();
+    let commands: Vec<String> = COMMANDS.split_whitespace().map(|command| format!("+{command}")).collect();
+    let rules = ["ACL", "SETUSER", "gateway", "on", ">secret", "~oncegate:{shop*", "-@all"];
+    let rules: Vec<&str> = rules.into_iter().chain(commands.iter().map(String::as_str)).collect();
+    say::<()>(&server, &rules);
+    let store = open(&server.url().replace("//", "//gateway:secret@"), PATIENT).await;
+    let window = store.now().after(HOUR);
+    let unresolved = put_unknown(&store, claim_unnamed(&store, "a", [1; 32], Some(window))).await;
+    applied(&store, settled(&store, &unresolved, receipt("late"), KEPT_LONG)).await;
+    let gone = put_settled(&store, "gone", Retention { receipts: SOON, tombstones: SOON }).await;
+    past(&store, gone.expires_at.unwrap().after(SOON)).await;
+    assert_eq!(store.events(unresolved.id).await.unwrap().len(), 4);
+    assert_eq!(store.request(unresolved.id).await.unwrap(), None);
+    assert_eq!(store.list(None, 9).await.unwrap().operations.len(), 1);
+    assert_eq!((store.due(9).await.unwrap(), store.purge(9).await.unwrap()), (vec![], 1));
+    store.remember("rules", "1", None).await.unwrap();
+    store.ping().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_evicts_is_refused() {
+    let server = RedisServer::start();
+    say::<()>(&server, &["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
+    let error = refused(&server.url()).await;
+    assert!(matches!(&error, OpenError::Evicts(policy) if policy == "volatile-ttl"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_replica_is_refused() {
+    let server = RedisServer::start();
+    say::<()>(&server, &["REPLICAOF", "127.0.0.1", "1"]);
+    assert!(matches!(refused(&server.url()).await, OpenError::Replica));
+}
+
+#[tokio::test]
+async fn a_url_of_another_kind_is_refused() {
+    for url in ["http://localhost", "redis://", "rediss://localhost", "localhost:6379"] {
+        assert!(matches!(refused(url).await, OpenError::Url(_)), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_at_the_start_is_waited_for() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let store = open(&server.url(), PATIENT).await;
+    let change = claim(&store, "early");
+    assert!(matches!(store.claim(&change, None).await, Err(StoreError::Away(_))), "at once, not after the timeout");
+    server.restart();
+    recovered(&store).await;
+    won(&store, claim(&store, "later")).await;
+}
+
+#[tokio::test]
+async fn a_server_that_became_unfit_is_not_used() {
+    let server = RedisServer::start();
+    let store = open(&server.url(), Duration::from_millis(500)).await;
+    say::<()>(&server, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    say::<()>(&server, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    let refusal = loop {
+        if let StoreError::Refused(why) = failing(&store).await {
+            break why;
+        }
+    };
+    assert!(refusal.contains("noeviction"), "{refusal}");
+    say::<()>(&server, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    recovered(&store).await;
+}
+
+async fn refused(url: &str) -> OpenError {
+    RedisStore::connect(url, "shop", PATIENT).await.err().unwrap()
+}

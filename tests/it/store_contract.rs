@@ -1,0 +1,59 @@
+//! The contract of `Store`, run over every implementation. A store joins with a function in `support::stores` that opens
+//! an empty one, and a line at the end of this file.
+
+mod claims;
+mod listing;
+mod retention;
+mod writes;
+
+macro_rules! cases {
+    ($store:ident: $($suite:ident::$case:ident)*) => {
+        $(
+            #[tokio::test]
+            async fn $case() {
+                let rig = crate::support::stores::$store().await;
+                super::$suite::$case(&*rig.store).await;
+            }
+        )*
+    };
+}
+
+macro_rules! keeps_the_contract {
+    ($store:ident) => {
+        mod $store {
+            cases! { $store:
+                claims::of_many_claims_one_wins
+                claims::a_claim_sent_again_is_won
+                claims::a_key_with_an_end_answers_with_its_receipt
+                claims::keys_of_odd_bytes_stay_apart
+                claims::an_unresolved_call_stops_its_alike
+                claims::a_running_call_does_not_stop_its_alike
+                claims::a_call_that_moved_on_lets_its_alike_pass
+                claims::an_alike_is_the_same_call_within_its_window_only
+                claims::of_two_unresolved_calls_the_end_of_one_frees_nothing
+                claims::a_vanished_call_stops_nobody
+                writes::a_write_sent_again_is_applied_once
+                writes::any_part_of_a_stale_fence_is_refused
+                writes::of_two_writers_one_is_refused
+                writes::there_is_nothing_to_write_without_a_record
+                writes::the_request_lives_until_the_answer
+                writes::events_are_one_for_each_change_and_in_order
+                writes::bodies_come_back_byte_for_byte
+                retention::a_receipt_ends_before_its_tombstone
+                retention::a_record_that_ended_leaves_nothing
+                retention::a_new_run_takes_the_end_of_life_away
+                retention::purging_leaves_what_lives
+                listing::due_are_lapsed_leases_only
+                listing::what_is_due_moves_with_the_lease
+                listing::pages_run_from_the_newest_to_the_oldest
+                listing::a_cursor_of_nobody_is_refused
+                listing::a_note_gives_back_what_was_there
+                listing::a_store_that_takes_writes_says_so
+            }
+        }
+    };
+}
+
+keeps_the_contract!(memory);
+keeps_the_contract!(file);
+keeps_the_contract!(redis);

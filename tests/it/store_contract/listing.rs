@@ -1,0 +1,77 @@
+//! What the worker and the operators go through, and small values.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use oncegate::clock::Timestamp;
+use oncegate::operation::OperationId;
+use oncegate::store::{Store, StoreError};
+
+use crate::support::operations::*;
+
+pub async fn due_are_lapsed_leases_only(store: &dyn Store) {
+    won(store, claim(store, "owned")).await;
+    put_unknown(store, claim(store, "unknown")).await;
+    put_settled(store, "ended", KEPT_LONG).await;
+    let lapsed = [lapsed(store, "one").await, lapsed(store, "two").await, lapsed(store, "three").await];
+    assert_eq!(due(store, 10).await, lapsed.into_iter().collect());
+    let two = due(store, 2).await;
+    assert_eq!(two.len(), 2);
+    assert!(two.is_subset(&lapsed.into_iter().collect()));
+}
+
+pub async fn what_is_due_moves_with_the_lease(store: &dyn Store) {
+    let operation = won(store, claim_as(store, identity("moves"), Duration::ZERO)).await;
+    let renewed = applied(store, operation.renew(HOUR, step(store.now())).unwrap()).await;
+    assert_eq!(due(store, 10).await, HashSet::new());
+    let lapsed = applied(store, renewed.renew(Duration::ZERO, step(store.now())).unwrap()).await;
+    assert_eq!(due(store, 10).await, HashSet::from([lapsed.id]));
+    applied(store, lapsed.lapse(KEPT_LONG, step(store.now())).unwrap()).await;
+    assert_eq!(due(store, 10).await, HashSet::new());
+}
+
+pub async fn pages_run_from_the_newest_to_the_oldest(store: &dyn Store) {
+    let mut created = Vec::new();
+    for number in 0..23 {
+        let mut change = claim(store, &format!("listed-{number}"));
+        change.operation.created_at = Timestamp(change.operation.created_at.0 + number);
+        created.push(won(store, change).await);
+    }
+    created.reverse();
+    let mut listed = Vec::new();
+    let mut cursor = None;
+    loop {
+        let page = store.list(cursor.as_deref(), 10).await.unwrap();
+        assert_eq!(page.operations.len(), 10.min(created.len() - listed.len()));
+        listed.extend(page.operations);
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(listed, created);
+    assert!(store.list(None, 23).await.unwrap().next.is_none());
+}
+
+pub async fn a_cursor_of_nobody_is_refused(store: &dyn Store) {
+    assert!(matches!(store.list(Some("\u{fffd} or so"), 10).await, Err(StoreError::NoSuchPlace)));
+}
+
+pub async fn a_note_gives_back_what_was_there(store: &dyn Store) {
+    assert_eq!(store.remember("rules:a", "1\0\u{e9}", None).await.unwrap(), None);
+    assert_eq!(store.remember("rules:b", "", None).await.unwrap(), None);
+    assert_eq!(store.remember("rules:a", "2", None).await.unwrap().as_deref(), Some("1\0\u{e9}"));
+    assert_eq!(store.remember("rules:b", "3", None).await.unwrap().as_deref(), Some(""));
+}
+
+pub async fn a_store_that_takes_writes_says_so(store: &dyn Store) {
+    store.ping().await.unwrap();
+}
+
+async fn lapsed(store: &dyn Store, key: &str) -> OperationId {
+    won(store, claim_as(store, identity(key), Duration::ZERO)).await.id
+}
+
+async fn due(store: &dyn Store, limit: usize) -> HashSet<OperationId> {
+    store.due(limit).await.unwrap().into_iter().collect()
+}

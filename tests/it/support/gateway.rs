@@ -1,0 +1,295 @@
+//! The real program on free ports, with a `gateway.toml` of a test's own, to be asked, hurt and started again.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::client::{Answer, Call};
+use crate::support::eventually;
+use crate::support::ground::Ground;
+use crate::support::upstream::ScriptedUpstream;
+
+/// Of all gateways that share a store.
+pub const NAMESPACE: &str = "it";
+
+/// A `gateway.toml` with one route, `payments`, at `/`. Nothing is declared of its upstream, so that POST is unsafe.
+#[derive(Clone)]
+pub struct Settings {
+    /// Dotted keys before all tables.
+    top: String,
+    route: String,
+    more: String,
+}
+
+impl Settings {
+    pub fn of(upstream: &ScriptedUpstream) -> Self {
+        Self::towards(&upstream.url())
+    }
+
+    /// The upstream is at `url`.
+    pub fn towards(url: &str) -> Self {
+        Self {
+            top: format!("upstreams.payments.url = '{url}'\n"),
+            route: "[[routes]]\nname = 'payments'\nmatch.path = '/'\nupstream = 'payments'\n".to_owned(),
+            more: String::new(),
+        }
+    }
+
+    /// A key with its whole path, such as `store.lease = '1s'`.
+    pub fn top(mut self, line: &str) -> Self {
+        self.top += &format!("{line}\n");
+        self
+    }
+
+    /// A key of the route, such as `retry.base_interval = '20ms'`.
+    pub fn route(mut self, line: &str) -> Self {
+        self.route += &format!("{line}\n");
+        self
+    }
+
+    /// Further tables.
+    pub fn and(mut self, tables: &str) -> Self {
+        self.more += &format!("{tables}\n");
+        self
+    }
+
+    pub fn with_key(self) -> Self {
+        self.top("upstreams.payments.repeat = 'with-key'")
+    }
+
+    /// Retries as they are, but soon.
+    pub fn quick(self) -> Self {
+        self.route("retry.base_interval = '20ms'").route("retry.max_interval = '40ms'")
+    }
+
+    /// Starts a gateway; returns when it is ready.
+    pub fn start(&self, ground: &Ground) -> Gateway {
+        self.start_on(&ground.url())
+    }
+
+    /// Its records are at `store`.
+    pub fn start_on(&self, store: &str) -> Gateway {
+        let top = format!("store.url = '{store}'\nstore.namespace = '{NAMESPACE}'\n{}", self.top);
+        let settings = Self { top, ..self.clone() };
+        let directory = tempfile::tempdir().unwrap();
+        let (process, ports) = settings.launch(&directory);
+        Gateway { settings, directory, process, ports }
+    }
+
+    /// Somebody else may take a port before the gateway does; then others are tried.
+    fn launch(&self, directory: &TempDir) -> (Process, Ports) {
+        eventually("a gateway on free ports", || {
+            let ports = Ports::free();
+            let text = format!("{}{}{}{}", ports.settings(), self.top, self.route, self.more);
+            fs::write(directory.path().join("gateway.toml"), text).unwrap();
+            let said = log(directory).len();
+            let mut process = spawn(directory);
+            process.is_ready(&ports, directory, said).then_some((process, ports))
+        })
+    }
+}
+
+/// A gateway. Its process ends when this is dropped, and its log is shown if the test has failed.
+pub struct Gateway {
+    settings: Settings,
+    directory: TempDir,
+    process: Process,
+    ports: Ports,
+}
+
+#[derive(Clone, Copy)]
+struct Ports {
+    agents: SocketAddr,
+    admin: SocketAddr,
+    health: SocketAddr,
+}
+
+struct Process(Child);
+
+impl Gateway {
+    pub fn address(&self) -> SocketAddr {
+        self.ports.agents
+    }
+
+    pub fn call(&self, method: &str, target: &str) -> Call {
+        Call::new(self.ports.agents, method, target)
+    }
+
+    /// A charge under a key: the call that most stories are about.
+    pub fn charge(&self, key: &str) -> Call {
+        self.post("/charges").key(key).json(r#"{"amount": 500}"#)
+    }
+
+    pub fn post(&self, target: &str) -> Call {
+        self.call("POST", target)
+    }
+
+    /// As the caller without a scope sees it.
+    pub fn look_up(&self, id: &str, query: &str) -> Answer {
+        self.call("GET", &format!("/.oncegate/operations/{id}{query}")).send()
+    }
+
+    /// What the operators' API says.
+    #[track_caller]
+    pub fn admin(&self, target: &str) -> Value {
+        let answer = Call::new(self.ports.admin, "GET", target).send();
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()
+    }
+
+    /// An operation with its events, as operators see it.
+    #[track_caller]
+    pub fn operation(&self, id: &str) -> Operation {
+        Operation(self.admin(&format!("/v1/operations/{id}")))
+    }
+
+    /// All operations of a filter, newest first.
+    #[track_caller]
+    pub fn operations(&self, filter: &str) -> Vec<Operation> {
+        let list = self.admin(&format!("/v1/operations{filter}"));
+        list["operations"].as_array().unwrap().iter().cloned().map(Operation).collect()
+    }
+
+    /// The state of the only operation there is.
+    pub fn state(&self) -> Option<String> {
+        self.operations("").first().map(|operation| operation.state().to_owned())
+    }
+
+    /// Returns when the only operation is in `state`.
+    #[track_caller]
+    pub fn wait_for(&self, state: &str) -> Operation {
+        eventually(state, || self.operations("").into_iter().find(|operation| operation.state() == state))
+    }
+
+    /// What `/v1/status` says of the route `payments`.
+    #[track_caller]
+    pub fn counts(&self) -> Value {
+        self.admin("/v1/status")["routes"]["payments"].take()
+    }
+
+    pub fn readiness(&self) -> Answer {
+        Call::new(self.ports.health, "GET", "/readyz").send()
+    }
+
+    pub fn log(&self) -> String {
+        log(&self.directory)
+    }
+
+    /// As `kill -9` does it.
+    pub fn kill(&mut self) {
+        self.process.0.kill().unwrap();
+        self.process.0.wait().unwrap();
+    }
+
+    /// The same settings on the same store, after `kill`; the ports are others.
+    pub fn restart(&mut self) {
+        (self.process, self.ports) = self.settings.launch(&self.directory);
+    }
+
+    /// The process stands still, and its connections stay open.
+    pub fn freeze(&self) {
+        self.process.signal("-STOP");
+    }
+
+    pub fn thaw(&self) {
+        self.process.signal("-CONT");
+    }
+
+    /// Asks it to end, as an orchestrator does.
+    pub fn terminate(&self) {
+        self.process.signal("-TERM");
+    }
+
+    /// How it ended, after `terminate`.
+    #[track_caller]
+    pub fn exit(&mut self) -> ExitStatus {
+        eventually("the end of the gateway", || self.process.0.try_wait().unwrap())
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("--- log of the gateway at {}\n{}", self.ports.agents, self.log());
+        }
+    }
+}
+
+impl Ports {
+    /// Three that are free now.
+    fn free() -> Self {
+        let held = [(); 3].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+        let [agents, admin, health] = held.each_ref().map(|listener| listener.local_addr().unwrap());
+        Self { agents, admin, health }
+    }
+
+    fn settings(&self) -> String {
+        let Self { agents, admin, health } = self;
+        format!("server.listen = '{agents}'\nserver.admin = '{admin}'\nserver.health = '{health}'\n")
+    }
+}
+
+impl Process {
+    /// False if it ended because a port was taken. What was `said` before it began is not its own word.
+    fn is_ready(&mut self, ports: &Ports, directory: &TempDir, said: usize) -> bool {
+        let says_so = format!(r#""message":"ready","listen":"{}""#, ports.agents);
+        let ready = eventually("a ready gateway", || match self.0.try_wait().unwrap() {
+            Some(_) => Some(false),
+            None => log(directory)[said..].contains(&says_so).then_some(true),
+        });
+        if ready {
+            let answer = Call::new(ports.health, "GET", "/readyz").send();
+            assert_eq!(answer.status, 200, "{answer:?}");
+        } else {
+            assert!(log(directory)[said..].contains("cannot listen"), "the gateway did not start:\n{}", log(directory));
+        }
+        ready
+    }
+
+    fn signal(&self, signal: &str) {
+        let process = self.0.id().to_string();
+        assert!(Command::new("kill").args([signal, &process]).status().unwrap().success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+fn spawn(directory: &TempDir) -> Process {
+    let log = File::options().create(true).append(true).open(directory.path().join("log")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+    command.args(["serve", "--config", "gateway.toml"]).current_dir(directory.path());
+    command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    Process(command.spawn().unwrap())
+}
+
+fn log(directory: &TempDir) -> String {
+    fs::read_to_string(directory.path().join("log")).unwrap_or_default()
+}
+
+/// An operation as operators see it.
+#[derive(Debug)]
+pub struct Operation(pub Value);
+
+impl Operation {
+    pub fn state(&self) -> &str {
+        self.0["state"].as_str().unwrap()
+    }
+
+    pub fn attempts(&self) -> u64 {
+        self.0["attempts"].as_u64().unwrap()
+    }
+
+    /// The kinds of its events, in order.
+    pub fn events(&self) -> Vec<&str> {
+        self.0["events"].as_array().unwrap().iter().map(|event| event["kind"].as_str().unwrap()).collect()
+    }
+}

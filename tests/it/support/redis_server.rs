@@ -1,0 +1,128 @@
+//! A real `redis-server` of a test's own, on a free port, in a directory that goes with it.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+const START: Duration = Duration::from_secs(20);
+
+/// Durable on every write. Its process ends when this is dropped, and its log is shown if the test has failed.
+pub struct RedisServer {
+    port: u16,
+    process: Process,
+    directory: TempDir,
+}
+
+struct Process(Child);
+
+impl RedisServer {
+    pub fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        loop {
+            let port = free_port();
+            // Another process may have taken the port since.
+            if let Some(process) = try_start(port, &directory) {
+                return Self { port, process, directory };
+            }
+        }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address())
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// As `kill -9` does it: what was not on the disk is gone.
+    pub fn kill(&mut self) {
+        self.process.0.kill().unwrap();
+        self.process.0.wait().unwrap();
+    }
+
+    /// The same port and the same data, after `kill`.
+    pub fn restart(&mut self) {
+        self.process = try_start(self.port, &self.directory).expect("redis-server starts again on its port");
+    }
+
+    /// Connections stay open and nothing is answered.
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    pub fn thaw(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let process = self.process.0.id().to_string();
+        assert!(Command::new("kill").args([signal, &process]).status().unwrap().success());
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let log = fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
+            eprintln!("--- log of Redis at {}\n{log}", self.address());
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// A server that answers, or none if its process ended at once.
+fn try_start(port: u16, directory: &TempDir) -> Option<Process> {
+    let mut process = Process(command(port, directory).spawn().expect("redis-server is installed"));
+    let give_up = Instant::now() + START;
+    while Instant::now() < give_up {
+        if process.0.try_wait().unwrap().is_some() {
+            return None;
+        }
+        if answers(port, process.0.id()) {
+            return Some(process);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("redis-server did not answer within {START:?}");
+}
+
+fn command(port: u16, directory: &TempDir) -> Command {
+    let mut command = Command::new("redis-server");
+    command
+        .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "yes"])
+        .args(["--appendfsync", "always", "--maxmemory-policy", "noeviction", "--enable-debug-command", "yes"])
+        .arg("--dir")
+        .arg(directory.path())
+        .args(["--logfile", "log"])
+        .stdout(Stdio::null());
+    command
+}
+
+/// Whether it is this process that answers: another test's server may have taken the port first.
+fn answers(port: u16, process: u32) -> bool {
+    let asked = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).and_then(|mut connection| {
+        connection.set_read_timeout(Some(Duration::from_secs(1)))?;
+        connection.write_all(b"PING\r\nINFO server\r\nQUIT\r\n")?;
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer)?;
+        Ok(answer)
+    });
+    let is_ours = |answer: String| answer.lines().any(|line| line == format!("process_id:{process}"));
+    asked.is_ok_and(|answer| answer.starts_with("+PONG") && is_ours(answer))
+}

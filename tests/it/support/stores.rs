@@ -1,0 +1,46 @@
+//! A way to open each store, for suites that run over all of them.
+
+use std::any::Any;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate::clock::Clock;
+use oncegate::store::Store;
+use oncegate::store::file::{FileStore, OpenError};
+use oncegate::store::memory::MemoryStore;
+use oncegate::store::redis::RedisStore;
+
+use crate::support::redis_server::RedisServer;
+
+/// An empty store, and what it stands on: a directory, a server. The ground goes when the rig does.
+pub struct Rig {
+    pub store: Arc<dyn Store>,
+    _ground: Box<dyn Any + Send>,
+}
+
+impl Rig {
+    pub fn new(store: impl Store, ground: impl Any + Send) -> Self {
+        Self { store: Arc::new(store), _ground: Box::new(ground) }
+    }
+}
+
+pub async fn memory() -> Rig {
+    Rig::new(MemoryStore::new(Clock::system()), ())
+}
+
+pub async fn file() -> Rig {
+    let directory = tempfile::tempdir().unwrap();
+    Rig::new(open_file(&directory.path().join("store.db")).unwrap(), directory)
+}
+
+pub async fn redis() -> Rig {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url(), "contract", Duration::from_secs(30)).await.unwrap();
+    Rig::new(store, server)
+}
+
+/// With a timeout that a busy machine keeps.
+pub fn open_file(path: &Path) -> Result<FileStore, OpenError> {
+    FileStore::open(path, Duration::from_secs(30), Clock::system())
+}

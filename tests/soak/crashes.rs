@@ -1,0 +1,70 @@
+//! Gateways and servers that die, at length: fifty times at every moment that matters, and half a minute of storm.
+
+use std::time::Duration;
+
+use crate::faults::kills::{self, Moment};
+use crate::faults::redis_loss::{self, Loss};
+use crate::faults::storm::{self, Reach};
+use crate::faults::{Repeat, any_seed};
+use crate::support::ground::Ground;
+
+const ROUNDS: usize = 50;
+const STORM: Duration = Duration::from_secs(30);
+const BOTH: [Repeat; 2] = [Repeat::Unsafe, Repeat::WithKey];
+
+fn kill_at(moment: Moment) {
+    for repeat in BOTH {
+        for ground in [Ground::file(), Ground::redis()] {
+            kills::run(&ground, repeat, moment, ROUNDS, any_seed()).conclude();
+        }
+    }
+}
+
+fn lose_at(loss: Loss) {
+    BOTH.into_iter().for_each(|repeat| redis_loss::run(repeat, loss, ROUNDS, any_seed()).conclude());
+}
+
+#[test]
+fn a_gateway_killed_before_the_send() {
+    kill_at(Moment::BeforeSend);
+}
+
+#[test]
+fn a_gateway_killed_after_the_send() {
+    kill_at(Moment::AfterSend);
+}
+
+#[test]
+fn a_gateway_killed_anywhere() {
+    kill_at(Moment::Anywhere);
+}
+
+#[test]
+fn a_fleet_in_a_storm() {
+    storm::run(Reach::Gateways, any_seed(), STORM).conclude();
+}
+
+#[test]
+fn a_fleet_and_its_store_in_a_storm() {
+    storm::run(Reach::Everything, any_seed(), STORM).conclude();
+}
+
+#[test]
+fn redis_killed_before_the_send() {
+    lose_at(Loss::BeforeSend);
+}
+
+#[test]
+fn redis_killed_before_the_settle() {
+    lose_at(Loss::BeforeSettle);
+}
+
+#[test]
+fn redis_killed_after_the_receipt() {
+    lose_at(Loss::AfterReceipt);
+}
+
+#[test]
+fn redis_killed_anywhere() {
+    lose_at(Loss::Anywhere);
+}

@@ -1,0 +1,108 @@
+//! Random steps on one operation: whatever the order, no change breaks what always holds.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use oncegate::clock::Timestamp;
+use oncegate::entropy::Entropy;
+use oncegate::operation::transition::{
+    Change, Ended, IllegalTransition, Opening, Ownership, Retention, Step, Verdict, claim,
+};
+use oncegate::operation::{
+    Cause, Fingerprint, Identity, Kept, KeySource, Operation, OperationId, OwnerId, Scope, Settled, StateName,
+    StoredRequest, WriteId,
+};
+
+const STEPS: usize = 40;
+const LEASE: Duration = Duration::from_secs(10);
+const KEEP: Retention = Retention { receipts: Duration::from_secs(60), tombstones: Duration::from_secs(600) };
+
+/// One operation from its claim on. Panics with the seed in its message.
+pub(crate) fn walk(seed: u64) {
+    let entropy = Entropy::seeded(seed);
+    let mut now = Timestamp(1_000);
+    let mut operation = begin(&entropy, now);
+    for _ in 0..STEPS {
+        now = now.after(Duration::from_millis(entropy.up_to(20_000)));
+        let step = Step { now, write: WriteId(entropy.bytes()) };
+        if let Ok(change) = any_step(&operation, &entropy, step) {
+            check(&operation, &change, seed);
+            operation = change.operation;
+        }
+    }
+}
+
+fn begin(entropy: &Entropy, now: Timestamp) -> Operation {
+    let identity = Identity {
+        scope: Scope::none(),
+        route: "payments".to_owned(),
+        key: "k-1".to_owned(),
+        upstream_key: None,
+        source: KeySource::Client,
+        fingerprint: Fingerprint { version: 1, digest: [0; 32] },
+        session: None,
+        step: None,
+        alike: None,
+        rules: [0; 8],
+    };
+    let request = StoredRequest {
+        method: "POST".to_owned(),
+        target: "/payments".to_owned(),
+        headers: http::HeaderMap::new(),
+        body: Bytes::new(),
+        had_credential: false,
+    };
+    let step = Step { now, write: WriteId(entropy.bytes()) };
+    let id = OperationId::of(&[0; 32], "payments", "k-1", None);
+    claim(id, identity, request, ownership(entropy, now), opening(entropy), step).unwrap().operation
+}
+
+fn any_step(operation: &Operation, entropy: &Entropy, step: Step) -> Result<Change, IllegalTransition> {
+    match entropy.up_to(7) {
+        0 => operation.claim_again(ownership(entropy, step.now), opening(entropy), step),
+        1 => operation.take_over(ownership(entropy, step.now), step),
+        2 => operation.renew(LEASE, step),
+        3 => operation.mark_sent(LEASE, step),
+        4 => operation.wait(ended(entropy), step.now.after(LEASE), LEASE, step),
+        5 => operation.settle(verdict(entropy), settled(step.now), None, KEEP, step),
+        6 => operation.end(ended(entropy), KEEP, step),
+        _ => operation.lapse(KEEP, step),
+    }
+}
+
+fn check(before: &Operation, change: &Change, seed: u64) {
+    let (after, state) = (&change.operation, change.operation.state.name());
+    let has_ended = matches!(state, StateName::Succeeded | StateName::Failed | StateName::NotExecuted);
+    assert_eq!(change.expected, Some(before.fence), "seed {seed}");
+    assert_eq!(after.fence.revision, before.fence.revision + 1, "seed {seed}");
+    assert!(after.fence.token >= before.fence.token, "seed {seed}: the token fell");
+    assert!(after.attempts >= before.attempts, "seed {seed}: an attempt was forgotten");
+    assert!(
+        after.may_have_run || !before.may_have_run || after.state.settled().is_some(),
+        "seed {seed}: doubt was lost"
+    );
+    assert!(!after.may_have_run || state != StateName::NotExecuted, "seed {seed}: released in doubt");
+    assert!(before.state.settled().is_none(), "seed {seed}: {state} after a final answer");
+    assert_eq!(after.expires_at.is_some(), has_ended, "seed {seed}: {state} with a wrong end of its record");
+}
+
+fn ownership(entropy: &Entropy, now: Timestamp) -> Ownership {
+    Ownership { owner: OwnerId(entropy.bytes()), lease: LEASE, deadline: now.after(LEASE * 12) }
+}
+
+fn opening(entropy: &Entropy) -> Opening {
+    if entropy.up_to(1) == 0 { Opening::Claimed } else { Opening::Sent }
+}
+
+fn verdict(entropy: &Entropy) -> Verdict {
+    if entropy.up_to(1) == 0 { Verdict::Succeeded } else { Verdict::Failed }
+}
+
+fn ended(entropy: &Entropy) -> Ended {
+    Ended { cause: Cause::Closed, may_have_run: entropy.up_to(1) == 0 }
+}
+
+fn settled(now: Timestamp) -> Settled {
+    let receipt_until = now.after(KEEP.receipts);
+    Settled { status: 200, length: 0, digest: [0; 32], kept: Kept::Whole, receipt_until, after_doubt: false }
+}
