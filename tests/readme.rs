@@ -1,0 +1,92 @@
+//! README.md is true: every command in it runs here and says what is shown, every configuration is accepted, every
+//! name exists.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "readme/document.rs"]
+mod document;
+#[path = "readme/sandbox.rs"]
+mod sandbox;
+#[path = "readme/service.rs"]
+mod service;
+
+use std::path::Path;
+
+use oncegate::engine::problem::Code;
+
+use document::{Document, Shown};
+use sandbox::Sandbox;
+
+fn readme() -> Document {
+    Document::parse(include_str!("../README.md"))
+}
+
+/// From top to bottom, as a newcomer would: what one block leaves behind is there for the next.
+#[test]
+fn the_commands_say_what_is_shown() {
+    let mut sandbox = Sandbox::new();
+    for block in readme().blocks {
+        match block.language.as_str() {
+            "toml" => sandbox.write("gateway.toml", &block.text),
+            "console" => block.commands().iter().for_each(|shown| follow(&mut sandbox, shown)),
+            "python" | "js" | "text" => {}
+            other => panic!("README.md:{}: nobody checks `{other}`", block.line),
+        }
+    }
+}
+
+fn follow(sandbox: &mut Sandbox, Shown { command, output }: &Shown) {
+    match command.as_str() {
+        "./test" => assert_is_program(command),
+        command if command == "oncegate serve" || command.starts_with("oncegate --upstream") => sandbox.serve(command),
+        command => {
+            let command = command.replace("cargo run --release --", "oncegate");
+            let said = sandbox.run(&command);
+            assert!(output.is_like(&said), "$ {command}\nREADME.md shows:\n{output}\nbut it says:\n{said}");
+        }
+    }
+}
+
+/// It would run this test.
+fn assert_is_program(command: &str) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let checked = std::process::Command::new("bash").arg("-n").arg(root.join(command)).status().unwrap();
+    assert!(checked.success());
+}
+
+#[test]
+fn the_snippets_name_the_gateway_and_the_call() {
+    let snippets: Vec<_> =
+        readme().blocks.into_iter().filter(|block| ["python", "js"].contains(&block.language.as_str())).collect();
+    assert_eq!(snippets.len(), 2);
+    for block in &snippets {
+        for paragraph in block.text.split("\n\n") {
+            let is_addressed = ["http://127.0.0.1:8080", "host: \"127.0.0.1\", port: 8080"];
+            let is_named = ["X-Step-Index", "idempotency_key", "idempotencyKey"];
+            assert!(is_addressed.iter().any(|address| paragraph.contains(address)), "{paragraph}");
+            assert!(is_named.iter().any(|name| paragraph.contains(name)), "{paragraph}");
+        }
+    }
+}
+
+#[test]
+fn the_codes_are_the_gateways_own() {
+    let rows = readme().rows_below("| code | status | do |");
+    assert!(rows.len() > 5);
+    for row in rows {
+        let [codes, statuses, ..] = row.as_slice() else { panic!("{row:?}") };
+        for code in codes.split(", ").map(|code| code.trim_matches('`')) {
+            let entry = Code::parse(code).unwrap_or_else(|| panic!("no code {code}")).entry();
+            assert!(statuses.contains(&entry.status.to_string()), "{code} is {}", entry.status);
+        }
+    }
+}
+
+#[test]
+fn the_files_that_are_linked_are_there() {
+    let links = readme().links();
+    assert!(links.len() > 5, "{links:?}");
+    for link in links.iter().filter(|link| !link.starts_with("http")) {
+        assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(link).is_file(), "{link}");
+    }
+}
