@@ -122,3 +122,15 @@ where
     let places = Arc::new(Semaphore::new(PLACES));
     Ok(Listener::new(listen(address, 1)?, limits, places, stop.clone())?.serve(service))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relative_store_is_told_with_the_folder_it_is_in() {
+        let told = place_of(&StoreUrl::File("data/oncegate.db".into()));
+        assert!(told.starts_with("file:/") && told.ends_with("/data/oncegate.db"), "{told}");
+        assert_eq!(place_of(&StoreUrl::Memory), "memory:");
+    }
+}

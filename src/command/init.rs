@@ -53,3 +53,21 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<ExitCode,
     say(format_args!("   and on every write a header Idempotency-Key, or X-Session-Id and X-Step-Index"));
     Ok(ExitCode::SUCCESS)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_written_for_what_is_no_url() {
+        let directory = tempfile::tempdir().unwrap();
+        let arguments =
+            |upstream: &str| Arguments { upstream: upstream.to_owned(), config: directory.path().join("gateway.toml") };
+        let environment = Environment::default();
+
+        let refused = run(&arguments("127.0.0.1:9000"), &environment);
+        assert!(matches!(refused, Err(InitError::Upstream(_))) && !arguments("").config.exists());
+        run(&arguments("http://127.0.0.1:9000"), &environment).unwrap();
+        assert!(matches!(run(&arguments("http://h"), &environment), Err(InitError::Exists(_))));
+    }
+}

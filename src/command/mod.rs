@@ -110,3 +110,16 @@ impl Source {
         Config::load(&self.config, environment)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_and_an_upstream_are_not_taken_together() {
+        let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
+        assert!(parse("oncegate --upstream http://h").is_ok() && parse("oncegate --config a.toml").is_ok());
+        assert!(parse("oncegate --config a.toml --upstream http://h").is_err());
+        assert!(parse("oncegate serve --config a.toml --upstream http://h").is_err());
+    }
+}

@@ -50,3 +50,22 @@ pub enum Kept {
     /// The upstream cut its answer short.
     Cut,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_detached_receipt_says_the_same_and_shares_no_memory() {
+        let buffer = Bytes::from_static(b"x: value\r\n\r\nbody");
+        let value = HeaderValue::from_maybe_shared(buffer.slice(3..8)).unwrap();
+        let headers = HeaderMap::from_iter([(http::header::ETAG, value)]);
+        let receipt = Receipt { status: 201, headers, body: buffer.slice(12..) };
+
+        let detached = receipt.detached();
+        assert_eq!(detached, receipt);
+        let places = |receipt: &Receipt| (receipt.body.as_ptr(), receipt.headers["etag"].as_bytes().as_ptr());
+        assert_ne!(places(&detached).0, places(&receipt).0);
+        assert_ne!(places(&detached).1, places(&receipt).1);
+    }
+}

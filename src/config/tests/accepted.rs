@@ -200,3 +200,11 @@ fn without_a_file_the_environment_gives_what_no_argument_does() {
     assert_eq!(config.server.listen.port(), 7000);
     assert_eq!(config.store.url, StoreUrl::File("data/oncegate.db".into()));
 }
+
+#[test]
+fn a_fleet_needs_no_file_either() {
+    let text = |text: &str| Some(text.to_owned());
+    let mode = UpstreamMode { url: text("http://h"), store: text("redis://h"), ..Default::default() };
+    let config = Config::for_upstream(mode, &Environment::default()).unwrap();
+    assert_eq!((config.store.url.kind(), config.store.namespace.as_str()), ("redis", "oncegate"));
+}

@@ -176,6 +176,10 @@ deadline = 30"#,
     ),
     (r#"key.headers = ["a b"]"#, r#"gateway.toml:8:16: routes.key.headers = "a b": the name of a header"#),
     (
+        r#"payload.ignore = ["$.reason"]"#,
+        r#"gateway.toml:8:19: routes.payload.ignore = "$.reason": a JSON pointer, such as "/reason" for what JSONPath calls $.reason"#,
+    ),
+    (
         r#"payload.ignore = ["/a~"]"#,
         r#"gateway.toml:8:19: routes.payload.ignore = "/a~": a JSON pointer such as "/order/id", with "~1" for a "/" in a name and "~0" for "~""#,
     ),

@@ -92,6 +92,7 @@ fn c13_a_lost_answer_of_an_unsafe_call_stays_unknown(ground: Ground) {
     let dead = gateway.operations("?dead=true");
     assert_eq!((dead.len(), dead[0].state(), &dead[0].0["id"]), (1, "unknown", &first.operation().into()));
     assert_eq!(gateway.operation(first.operation()).events(), ["claimed", "sent", "unknown"]);
+    assert!(gateway.log().contains("nobody knows whether it ran"));
 }
 
 fn c14_a_lost_answer_is_fetched_with_the_same_key(ground: Ground) {
