@@ -168,8 +168,7 @@ impl Run<'_> {
     /// that the upstream no longer knows as one would run anew.
     fn too_late(&self) -> Option<Attempted> {
         let operation = &self.owner.operation;
-        let repeat = self.rule.repeat_at(operation.first_sent_at, self.owner.store().now());
-        if operation.may_have_run && repeat == Repeat::Unsafe {
+        if !operation.may_be_sent(&self.rule, self.owner.store().now()) {
             return Some(Attempted::not_sent(Cause::Unsendable, "the upstream may have forgotten the key by now"));
         }
         let over = Instant::now() >= self.deadline;

@@ -17,7 +17,6 @@ use crate::engine::owner::{Owner, WriteError};
 use crate::engine::refusal;
 use crate::engine::run::Dispatch;
 use crate::engine::settle::{FIRST_PAUSE, LONGEST_PAUSE};
-use crate::operation::admission::Repeat;
 use crate::operation::transition::{Change, Ended, Opening, RequestChange, Retention, claim};
 use crate::operation::{Cause, Fence, OperationId, StoredRequest};
 use crate::store::{Claimed, StoreError};
@@ -151,7 +150,7 @@ impl Engine {
 
     fn first_record(&self, named: &NamedCall) -> Result<Change, Box<Conclusion>> {
         let ownership = self.ownership(named.call.deadline);
-        let (identity, request, opening) = (named.identity.clone(), named.call.stored(), opening(named.repeat()));
+        let (identity, request, opening) = (named.identity.clone(), named.call.stored(), Opening::of(named.repeat()));
         let change = claim(named.id, identity, request, ownership, opening, self.step());
         let mut change = change.map_err(|error| Box::new(refusal::internal(named, &error)))?;
         if !named.call.route.payload.store_request {
@@ -203,13 +202,5 @@ async fn wait_aboard(passenger: Passenger, in_flight: InFlight, patience: Instan
     match in_flight {
         InFlight::Wait => passenger.landing(patience).await,
         InFlight::Reject => passenger.departure().await,
-    }
-}
-
-/// Where a false "may have run" would cost a person's time, the send has a store step of its own before it.
-pub(super) fn opening(repeat: Repeat) -> Opening {
-    match repeat {
-        Repeat::Unsafe => Opening::Claimed,
-        Repeat::WithKey | Repeat::Harmless => Opening::Sent,
     }
 }

@@ -8,13 +8,13 @@ use tokio::time::Instant;
 use crate::config::InFlight;
 use crate::engine::Engine;
 use crate::engine::call::NamedCall;
-use crate::engine::claim::{MAX_ROUNDS, opening};
+use crate::engine::claim::MAX_ROUNDS;
 use crate::engine::conclusion::Conclusion;
 use crate::engine::flight::{Pilot, Wait};
 use crate::engine::owner::Owner;
 use crate::engine::refusal;
 use crate::operation::admission::Admission;
-use crate::operation::transition::RequestChange;
+use crate::operation::transition::{Opening, RequestChange};
 use crate::operation::{Operation, OperationId, State, StateName, StoredRequest};
 use crate::store::{Found, StoreError, Written};
 
@@ -92,7 +92,7 @@ impl Engine {
         let ownership = self.ownership(named.call.deadline);
         let change = match admission {
             Admission::TakeOver => operation.take_over(ownership, self.step()),
-            _ => operation.claim_again(ownership, opening(named.repeat()), self.step()),
+            _ => operation.claim_again(ownership, Opening::of(named.repeat()), self.step()),
         };
         let mut change = match change {
             Ok(change) => change,

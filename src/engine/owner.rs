@@ -71,7 +71,9 @@ impl Owner {
                     self.held_until = since + self.lease;
                     return Ok(());
                 }
-                Written::Refused(found) if self.wrote(&found.operation) => self.operation = found.operation,
+                Written::Refused(found) if found.operation.is_held_under(&self.operation.fence) => {
+                    self.operation = found.operation
+                }
                 Written::Refused(found) => return Err(WriteError::Fenced(found)),
                 Written::Gone => return Err(WriteError::Gone),
             }
@@ -137,11 +139,5 @@ impl Owner {
                 std::future::pending::<()>().await;
             }
         }
-    }
-
-    /// Whoever ends a record whose lease is over leaves our name in it, but not the lease.
-    fn wrote(&self, found: &Operation) -> bool {
-        let (mine, theirs) = (self.operation.fence, found.fence);
-        mine.owner == theirs.owner && mine.token == theirs.token && found.due().is_some()
     }
 }

@@ -13,7 +13,7 @@ use crate::engine::claim::FirstCaller;
 use crate::engine::flight::{Pilot, Seat};
 use crate::engine::run::Dispatch;
 use crate::operation::admission::{Admission, ResendRule};
-use crate::operation::{Operation, OperationId, StateName, StoredRequest};
+use crate::operation::{Operation, OperationId, StoredRequest};
 use crate::store::{StoreError, Written};
 
 /// A route that is not in our configuration may be in another gateway's, who can go on with it.
@@ -38,7 +38,9 @@ impl Engine {
             return Ok(());
         }
         match (operation.admit(None, &rule, self.store.now()), route, request) {
-            (Admission::TakeOver, Some(route), Some(request)) if self.may_go_on(&operation, &request) => {
+            (Admission::TakeOver, Some(route), Some(request))
+                if operation.may_go_on_alone(&request, self.store.now()) =>
+            {
                 self.go_on(pilot, operation, route, request).await
             }
             (Admission::TakeOver | Admission::Lapse, route, _) => {
@@ -46,13 +48,6 @@ impl Engine {
             }
             _ => Ok(()),
         }
-    }
-
-    /// Without its caller a call can be sent only if it needs no credential of his. What surely never ran is not begun
-    /// after the deadline of its run: whoever asked for it has long been told something else.
-    fn may_go_on(&self, operation: &Operation, request: &StoredRequest) -> bool {
-        let may_have_run = operation.may_have_run || operation.state.name() == StateName::Sent;
-        !request.had_credential && (may_have_run || self.store.now() < operation.deadline)
     }
 
     async fn go_on(

@@ -85,8 +85,7 @@ impl<'a> Run<'a> {
     fn new(engine: &'a Arc<Engine>, lane: &'a Lane, owner: Owner, dispatch: Dispatch, outgoing: Outgoing) -> Self {
         let Dispatch { route, deadline, earlier, .. } = dispatch;
         let operation = &owner.operation;
-        let sent_by_us = operation.sender.is_some_and(|sender| sender.owner == operation.fence.owner);
-        let counted = operation.state.name() == StateName::Sent && sent_by_us;
+        let counted = operation.opened_with_send();
         let tries = operation.attempts_of_run().saturating_sub(u32::from(counted));
         Self {
             engine,

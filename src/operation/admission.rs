@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::operation::{Fingerprint, Kept, Operation, State, StateName};
+use crate::operation::{Fingerprint, Kept, Operation, State, StateName, StoredRequest};
 
 /// If an upstream gets the same call twice, is that harmless?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -119,6 +119,18 @@ impl Operation {
     /// Whether an identical unnamed call must not run while this one stands as it does.
     pub fn stops_alike(&self) -> bool {
         matches!(self.state.name(), StateName::Unknown | StateName::AwaitingApproval)
+    }
+
+    /// Whether a byte may go at `now`: a repeat that the upstream no longer knows as one would run anew.
+    pub fn may_be_sent(&self, rule: &ResendRule, now: Timestamp) -> bool {
+        !self.may_have_run || rule.repeat_at(self.first_sent_at, now) != Repeat::Unsafe
+    }
+
+    /// Without its caller a call can be sent only if it needs no credential of his. What surely never ran is not begun
+    /// after the deadline of its run: whoever asked for it has long been told something else.
+    pub fn may_go_on_alone(&self, request: &StoredRequest, now: Timestamp) -> bool {
+        let may_have_run = self.may_have_run || self.state.name() == StateName::Sent;
+        !request.had_credential && (may_have_run || now < self.deadline)
     }
 
     fn may_resend(&self, rule: &ResendRule, now: Timestamp, yes: Admission, no: Admission) -> Admission {

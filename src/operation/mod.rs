@@ -124,6 +124,17 @@ impl Operation {
         }
     }
 
+    /// Whether the owner of `fence` still has it, though it may have been written since. Whoever ends a record whose
+    /// lease is over leaves the owner's name in it, but not the lease.
+    pub fn is_held_under(&self, fence: &Fence) -> bool {
+        self.fence.owner == fence.owner && self.fence.token == fence.token && self.due().is_some()
+    }
+
+    /// Whether the write by which the present owner got it has counted an attempt that is still to be made.
+    pub fn opened_with_send(&self) -> bool {
+        self.state.name() == StateName::Sent && self.sender.is_some_and(|sender| sender.owner == self.fence.owner)
+    }
+
     /// Whether the lease is over at `now`; a record without a lease has no owner either.
     pub fn is_ownerless(&self, now: Timestamp) -> bool {
         self.due().is_none_or(|until| until <= now)

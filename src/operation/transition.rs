@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
+use crate::operation::admission::Repeat;
 use crate::operation::{
     Cause, Event, EventKind, Fence, Identity, Lease, Operation, OperationId, OwnerId, Receipt, Sender, Settled, State,
     StateName, StoredRequest, WriteId,
@@ -68,6 +69,16 @@ pub enum Opening {
     Claimed,
     /// For upstreams that take the same call twice: the first attempt is counted in the claim.
     Sent,
+}
+
+impl Opening {
+    /// Where a false "may have run" would cost a person's time, the send has a store step of its own before it.
+    pub fn of(repeat: Repeat) -> Self {
+        match repeat {
+            Repeat::Unsafe => Self::Claimed,
+            Repeat::WithKey | Repeat::Harmless => Self::Sent,
+        }
+    }
 }
 
 /// The claim of a key that has no record.
