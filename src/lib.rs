@@ -2,7 +2,11 @@
 //!
 //! Modules are declared in layer order; imports go downward only (`tests/architecture.rs`). `ARCHITECTURE.md` is the map.
 
+#[cfg(all(feature = "crash-points", not(debug_assertions)))]
+compile_error!("the feature `crash-points` is for tests: a release has no places at which it can be told to die");
+
 pub mod clock;
+pub mod crash_point;
 pub mod entropy;
 
 pub mod operation;

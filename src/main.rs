@@ -12,6 +12,11 @@ use oncegate::command::{Arguments, Process};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    #[cfg(feature = "crash-points")]
+    if let Err(error) = oncegate::crash_point::arm(env::var(oncegate::crash_point::VARIABLE).ok()) {
+        complain(&error);
+        return ExitCode::FAILURE;
+    }
     let process = Process { environment: env::vars_os().collect(), program: env::current_exe, scratch: env::temp_dir };
     Arguments::parse().run(&process).unwrap_or_else(|error| {
         complain(&error);

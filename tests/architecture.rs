@@ -21,7 +21,7 @@ const LAYERS: &[&[&str]] = &[
     &["config", "store", "upstream"],
     &["retry"],
     &["operation"],
-    &["clock", "entropy"],
+    &["clock", "crash_point", "entropy"],
 ];
 
 /// Layers that only compute: time and randomness are arguments.

@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::clock::{Timestamp, millis};
 use crate::config::Route;
+use crate::crash_point::{self, Point};
 use crate::engine::owner::WriteError;
 use crate::engine::run::{Dispatch, Run};
 use crate::operation::Cause;
@@ -131,10 +132,12 @@ impl Run<'_> {
     pub(super) async fn attempt(&mut self) -> Result<Attempted, WriteError> {
         self.tries = self.tries.next_try();
         let counted = std::mem::take(&mut self.counted);
+        crash_point::reached(Point::BeforeConnect);
         let connection = match self.connect().await {
             Ok(connection) => connection,
             Err(attempted) => return Ok(attempted),
         };
+        crash_point::reached(Point::AfterConnect);
         self.intend(counted).await?;
         match self.too_late() {
             Some(attempted) => Ok(attempted),
@@ -182,6 +185,7 @@ impl Run<'_> {
         let request =
             self.outgoing.request(self.owner.operation.attempts, self.deadline.saturating_duration_since(now));
         self.lane.counters.attempts.add();
+        crash_point::reached(Point::BeforeSend);
         let sent = self.owner.holding(timeout_at(until, connection.send(request))).await;
         let attempted = match sent {
             Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
@@ -222,6 +226,7 @@ impl Run<'_> {
 
 impl Attempted {
     fn answered(response: Response<ReceivedBody>, now: Timestamp) -> Self {
+        crash_point::reached(Point::AfterHead);
         let (head, body) = response.into_parts();
         let headers = from_upstream(head.headers);
         let outcome = Outcome::Answer { status: head.status.as_u16() };
@@ -309,6 +314,7 @@ async fn collect(mut body: ReceivedBody, limit: u64) -> Result<AnswerBody, Cut> 
         let Ok(data) = frame.into_data() else { continue };
         length += data.len() as u64;
         read.push(data);
+        crash_point::reached(Point::InBody);
         if length > limit {
             return Ok(AnswerBody::Long(Unfinished { read: joined(read), rest: body }));
         }

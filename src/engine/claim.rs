@@ -7,6 +7,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::config::InFlight;
+use crate::crash_point::{self, Point};
 use crate::engine::Engine;
 use crate::engine::answer::Answer;
 use crate::engine::call::NamedCall;
@@ -82,6 +83,7 @@ impl Engine {
                 Ok(change) => change,
                 Err(conclusion) => return *conclusion,
             };
+            crash_point::reached(Point::BeforeClaim);
             let met = match self.store.claim(&change, past).await {
                 Ok(Claimed::Won) => Ok(self.won(&named, change, since)),
                 Ok(Claimed::Exists(found)) => Box::pin(self.meet(pilot, &named, *found)).await,
@@ -145,6 +147,7 @@ impl Engine {
             RequestChange::Put(request) => request,
             RequestChange::Keep | RequestChange::Drop => named.call.stored(),
         };
+        crash_point::reached(Point::AfterClaim);
         Met::Owned(Box::new(self.owner(change.operation, since)), request)
     }
 
@@ -184,8 +187,10 @@ async fn take_back(mut owner: Owner, before: Option<Fence>, keep: Retention) {
     let ended = Ended { cause: Cause::Store, may_have_run: false };
     let mut pause = FIRST_PAUSE;
     loop {
+        crash_point::reached(Point::BeforeWithdrawal);
         let is_late = match owner.write(|operation, step| operation.end(ended, keep, step)).await {
-            Ok(()) | Err(WriteError::Illegal(_)) => return,
+            Ok(()) => return crash_point::reached(Point::AfterWithdrawal),
+            Err(WriteError::Illegal(_)) => return,
             Err(WriteError::Store(_)) => true,
             Err(WriteError::Gone) => since.elapsed() < owner.lease(),
             Err(WriteError::Fenced(found)) => Some(found.operation.fence) == before && since.elapsed() < owner.lease(),

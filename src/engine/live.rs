@@ -10,6 +10,7 @@ use http_body_util::BodyExt;
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
+use crate::crash_point::{self, Point};
 use crate::engine::answer::{Answer, Body, Content, Execution, Marks, Piece};
 use crate::engine::attempt::{Head, Unfinished};
 use crate::engine::claim::FirstCaller;
@@ -71,6 +72,7 @@ impl Listener {
             self.held = Some(piece);
         } else if !self.sender.is_closed() {
             owner.holding(self.sender.send(Piece::Data(piece))).await.unwrap_or_default();
+            crash_point::reached(Point::InLiveBody);
         }
     }
 

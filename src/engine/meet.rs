@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::config::InFlight;
+use crate::crash_point::{self, Point};
 use crate::engine::Engine;
 use crate::engine::call::NamedCall;
 use crate::engine::claim::MAX_ROUNDS;
@@ -101,8 +102,10 @@ impl Engine {
         if kept.is_none() && named.call.route.payload.store_request {
             change.request = RequestChange::Put(named.call.stored());
         }
+        crash_point::reached(Point::BeforeTakeOver);
         match self.store.write(&change).await {
             Ok(Written::Applied) => {
+                crash_point::reached(Point::AfterTakeOver);
                 let owner = self.owner(change.operation, since);
                 Ok(Met::Owned(Box::new(owner), kept.unwrap_or_else(|| named.call.stored())))
             }
@@ -121,8 +124,12 @@ impl Engine {
             Ok(change) => change,
             Err(error) => return Ok(Met::Concluded(Box::new(refusal::internal(named, &error)))),
         };
+        crash_point::reached(Point::BeforeLapse);
         Ok(match self.store.write(&change).await? {
-            Written::Applied => Met::Changed(Box::new(Found { operation: change.operation, receipt: None })),
+            Written::Applied => {
+                crash_point::reached(Point::AfterLapse);
+                Met::Changed(Box::new(Found { operation: change.operation, receipt: None }))
+            }
             Written::Refused(other) => Met::Changed(other),
             Written::Gone => Met::Gone,
         })

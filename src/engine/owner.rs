@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::crash_point::{self, Point};
 use crate::entropy::Entropy;
 use crate::operation::transition::{Change, IllegalTransition, Step};
 use crate::operation::{Operation, WriteId};
@@ -128,8 +129,9 @@ impl Owner {
         let lease = self.lease;
         let renew_at = self.held_until.checked_sub(lease * 2 / 3).unwrap_or_else(Instant::now);
         tokio::time::sleep_until(renew_at).await;
+        crash_point::reached(Point::BeforeRenewal);
         match self.write(|operation, step| operation.renew(lease, step)).await {
-            Ok(()) => {}
+            Ok(()) => crash_point::reached(Point::AfterRenewal),
             Err(WriteError::Store(error)) => {
                 tracing::warn!(operation = %self.operation.id, %error, "lease not renewed");
                 tokio::time::sleep(lease / 10).await;

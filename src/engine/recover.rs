@@ -7,6 +7,7 @@ use http::Method;
 use tokio::time::Instant;
 
 use crate::config::Route;
+use crate::crash_point::{self, Point};
 use crate::engine::Engine;
 use crate::engine::call::{resend_rule, retention};
 use crate::engine::claim::FirstCaller;
@@ -60,9 +61,11 @@ impl Engine {
         let since = Instant::now();
         let deadline = since + route.retry.deadline;
         let Ok(change) = operation.take_over(self.ownership(deadline), self.step()) else { return Ok(()) };
+        crash_point::reached(Point::BeforeRecovery);
         if self.store.write(&change).await? != Written::Applied {
             return Ok(());
         }
+        crash_point::reached(Point::AfterRecovery);
         tracing::info!(operation = %operation.id, route = %route.name, state = %operation.state.name(), "taken over");
         pilot.running();
         let owner = self.owner(change.operation, since);
@@ -77,7 +80,9 @@ impl Engine {
     async fn end_without_owner(&self, operation: &Operation, route: Option<&Route>) -> Result<(), StoreError> {
         let keep = route.map_or_else(|| self.default_retention(), |route| retention(route, &operation.identity));
         let Ok(change) = operation.lapse(keep, self.step()) else { return Ok(()) };
+        crash_point::reached(Point::BeforeLapse);
         if self.store.write(&change).await? == Written::Applied {
+            crash_point::reached(Point::AfterLapse);
             let state = change.operation.state.name();
             tracing::warn!(operation = %operation.id, route = %operation.identity.route, %state, "owner lost");
         }

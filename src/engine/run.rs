@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::config::Route;
+use crate::crash_point::{self, Point};
 use crate::engine::attempt::{Attempted, Outgoing};
 use crate::engine::call::{resend_rule, retention};
 use crate::engine::claim::FirstCaller;
@@ -176,11 +177,14 @@ impl<'a> Run<'a> {
     /// nothing is said to have been, the record has nothing to learn.
     async fn pause(&mut self, wait: Duration, ended: Ended) -> Result<(), WriteError> {
         let (lease, store) = (self.owner.lease(), self.owner.store().clone());
+        crash_point::reached(Point::BeforeWait);
         if self.owner.operation.state.name() == StateName::Sent {
             let not_before = store.now().after(wait);
             self.owner.write(|operation, step| operation.wait(ended, not_before, lease, step)).await?;
         }
+        crash_point::reached(Point::InWait);
         self.owner.holding(sleep(wait)).await;
+        crash_point::reached(Point::AfterWait);
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use http::StatusCode;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep};
 
+use crate::crash_point::{self, Point};
 use crate::engine::answer::{Answer, Body, Content, Execution, Marks};
 use crate::engine::attempt::{Attempted, Head, UpstreamAnswer};
 use crate::engine::claim::FirstCaller;
@@ -179,6 +180,7 @@ impl Run<'_> {
         let doubtful = ended.may_have_run || self.owner.operation.may_have_run;
         let execution = if doubtful { Execution::Unknown } else { Execution::NotExecuted };
         let marks = self.marks(execution, told.stop);
+        crash_point::reached(Point::BeforeEnd);
         match word.write(&mut self.owner).await {
             Ok(()) => self.log_end(None),
             Err(WriteError::Fenced(found)) => return self.superseded(&found),
@@ -187,6 +189,7 @@ impl Run<'_> {
                 self.keep_writing(word);
             }
         }
+        crash_point::reached(Point::AfterEnd);
         if doubtful {
             self.lane.counters.unknown.add();
         }
@@ -233,9 +236,11 @@ impl Run<'_> {
     pub(super) async fn make_durable(&mut self, word: &LastWord) -> Durable {
         let until = self.deadline.max(Instant::now() + GRACE);
         let mut pause = FIRST_PAUSE;
+        crash_point::reached(Point::BeforeSettle);
         loop {
             match word.write(&mut self.owner).await {
                 Ok(()) => {
+                    crash_point::reached(Point::AfterSettle);
                     self.log_end(self.owner.operation.state.settled().map(|settled| settled.status));
                     return Durable::Yes;
                 }

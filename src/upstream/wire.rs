@@ -8,6 +8,8 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::crash_point::{self, Point};
+
 /// Whatever carries bytes both ways: a socket, TLS on a socket, or memory in a simulation.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -61,6 +63,7 @@ impl<S> Counted<S> {
     fn count(&self, outcome: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = outcome {
             self.written.add(bytes);
+            crash_point::reached(Point::AfterSend);
         }
         outcome
     }

@@ -4,6 +4,7 @@
 #![expect(unreachable_pub, reason = "nobody imports from a test binary")]
 
 mod acceptance;
+mod crash_points;
 mod crashes;
 mod faults;
 mod file_store;

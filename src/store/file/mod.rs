@@ -20,6 +20,7 @@ use async_trait::async_trait;
 use rusqlite::ErrorCode;
 
 use crate::clock::{Clock, Timestamp};
+use crate::crash_point::{self, Point};
 use crate::operation::transition::Change;
 use crate::operation::{Event, OperationId, StoredRequest};
 use crate::store::{Claimed, Found, Page, Store, StoreError, Written, position};
@@ -83,12 +84,14 @@ impl Store for FileStore {
 
     async fn claim(&self, change: &Change, past: Option<OperationId>) -> Result<Claimed, StoreError> {
         let row = Row::of(change)?;
-        self.in_time(self.writer.step(move |connection, now| steps::claim(connection, &row, past, now))).await
+        let claimed = self.in_time(self.writer.step(move |connection, now| steps::claim(connection, &row, past, now)));
+        claimed.await.inspect(|_| crash_point::reached(Point::StoreDone))
     }
 
     async fn write(&self, change: &Change) -> Result<Written, StoreError> {
         let row = Row::of(change)?;
-        self.in_time(self.writer.step(move |connection, now| steps::write(connection, &row, now))).await
+        let written = self.in_time(self.writer.step(move |connection, now| steps::write(connection, &row, now)));
+        written.await.inspect(|_| crash_point::reached(Point::StoreDone))
     }
 
     async fn read(&self, id: OperationId) -> Result<Option<Found>, StoreError> {

@@ -8,6 +8,7 @@ use rusqlite::{Connection, OptionalExtension, named_params, params};
 use super::row::{EventRow, ReceiptRow, RequestRow, Row};
 use super::{Failure, at, integer, queries};
 use crate::clock::Timestamp;
+use crate::crash_point::{self, Point};
 use crate::operation::transition::Step;
 use crate::operation::{OperationId, WriteId};
 use crate::store::{Claimed, Written, record};
@@ -28,6 +29,7 @@ pub(super) fn claim(
     remove(connection, row.id)?;
     let serial = insert(connection, row)?;
     parts(connection, serial, row)?;
+    crash_point::reached(Point::StoreAsked);
     Ok(Claimed::Won)
 }
 
@@ -41,6 +43,7 @@ pub(super) fn write(connection: &Connection, row: &Row, now: Timestamp) -> Resul
     }
     let serial = update(connection, row)?;
     parts(connection, serial, row)?;
+    crash_point::reached(Point::StoreAsked);
     Ok(Written::Applied)
 }
 

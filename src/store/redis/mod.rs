@@ -30,6 +30,7 @@ use self::keys::{Index, Keys, Part};
 use self::replies::Claiming;
 use self::scripts::{CLAIM, Call, REMEMBER, Request, WRITE};
 use crate::clock::{Timestamp, millis};
+use crate::crash_point::{self, Point};
 use crate::entropy::Entropy;
 use crate::operation::transition::{Change, RequestChange};
 use crate::operation::{Alike, Event, Operation, OperationId, StoredRequest, WriteId};
@@ -71,7 +72,9 @@ impl RedisStore {
     ) -> Result<Claiming, StoreError> {
         let write = change.operation.fence.write;
         let request = self.claim_call(change, past)?.into();
-        self.connection.ask(deadline, &request, |reply| replies::claiming(reply, change.operation.id, write)).await
+        let asking =
+            self.connection.ask(deadline, &request, |reply| replies::claiming(reply, change.operation.id, write));
+        crash_point::midway(Point::StoreAsked, asking).await.inspect(|_| crash_point::reached(Point::StoreDone))
     }
 
     fn claim_call(&self, change: &Change, past: Option<OperationId>) -> Result<Call, StoreError> {
@@ -207,7 +210,10 @@ impl Store for RedisStore {
         let request = self.write_call(change)?.into();
         let (id, write) = (change.operation.id, change.operation.fence.write);
         let deadline = self.connection.deadline();
-        Ok(match self.connection.ask(deadline, &request, |reply| replies::written(reply, id, write)).await? {
+        let asking = self.connection.ask(deadline, &request, |reply| replies::written(reply, id, write));
+        let written = crash_point::midway(Point::StoreAsked, asking).await?;
+        crash_point::reached(Point::StoreDone);
+        Ok(match written {
             Written::Refused(found) => {
                 self.in_time(*found).map_or(Written::Gone, |found| Written::Refused(found.into()))
             }

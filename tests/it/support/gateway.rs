@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -23,6 +24,7 @@ pub struct Settings {
     top: String,
     route: String,
     more: String,
+    environment: Vec<(&'static str, String)>,
 }
 
 impl Settings {
@@ -36,6 +38,7 @@ impl Settings {
             top: format!("upstreams.payments.url = '{url}'\n"),
             route: "[[routes]]\nname = 'payments'\nmatch.path = '/'\nupstream = 'payments'\n".to_owned(),
             more: String::new(),
+            environment: Vec::new(),
         }
     }
 
@@ -66,6 +69,12 @@ impl Settings {
         self.route("retry.base_interval = '20ms'").route("retry.max_interval = '40ms'")
     }
 
+    /// A variable that every process of the gateway starts with.
+    pub fn environment(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.environment.push((name, value.into()));
+        self
+    }
+
     /// Starts a gateway; returns when it is ready.
     pub fn start(&self, ground: &Ground) -> Gateway {
         self.start_on(&ground.url())
@@ -87,9 +96,18 @@ impl Settings {
             let text = format!("{}{}{}{}", ports.settings(), self.top, self.route, self.more);
             fs::write(directory.path().join("gateway.toml"), text).unwrap();
             let said = log(directory).len();
-            let mut process = spawn(directory);
+            let mut process = self.spawn(directory);
             process.is_ready(&ports, directory, said).then_some((process, ports))
         })
+    }
+
+    fn spawn(&self, directory: &TempDir) -> Process {
+        let log = File::options().create(true).append(true).open(directory.path().join("log")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+        command.args(["serve", "--config", "gateway.toml"]).current_dir(directory.path());
+        command.env_clear().envs(self.environment.iter().cloned());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        Process(command.spawn().unwrap())
     }
 }
 
@@ -195,6 +213,13 @@ impl Gateway {
         self.process.signal("-STOP");
     }
 
+    /// Returns when the process stands still.
+    pub fn wait_until_stopped(&self) {
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let process = WaitId::Pid(Pid::from_child(&self.process.0));
+        eventually("a process that stands still", || waitid(process.clone(), options).unwrap().map(drop));
+    }
+
     pub fn thaw(&self) {
         self.process.signal("-CONT");
     }
@@ -261,14 +286,6 @@ impl Drop for Process {
         drop(self.0.kill());
         drop(self.0.wait());
     }
-}
-
-fn spawn(directory: &TempDir) -> Process {
-    let log = File::options().create(true).append(true).open(directory.path().join("log")).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
-    command.args(["serve", "--config", "gateway.toml"]).current_dir(directory.path());
-    command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-    Process(command.spawn().unwrap())
 }
 
 fn log(directory: &TempDir) -> String {
