@@ -207,7 +207,10 @@ impl Engine {
 
     fn owner(&self, operation: Operation, since: Instant) -> Owner {
         let lease = self.shared.config.store.lease;
-        Owner::new(self.store.clone(), self.shared.entropy.clone(), lease, operation, since)
+        let route = &operation.identity.route;
+        let counters = self.lanes.get(route).map(|lane| Arc::clone(&lane.counters));
+        let counters = counters.unwrap_or_else(|| self.shared.status.route(route));
+        Owner::new(self.store.clone(), self.shared.entropy.clone(), lease, operation, since, counters)
     }
 
     fn ownership(&self, deadline: Instant) -> Ownership {

@@ -12,8 +12,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::crash_point::{self, Point};
+use crate::engine::status::RouteStatus;
 use crate::entropy::Entropy;
-use crate::operation::transition::{Change, IllegalTransition, Step};
+use crate::operation::transition::{Change, IllegalTransition, LateAnswer, Step};
 use crate::operation::{Operation, WriteId};
 use crate::store::{Found, Store, StoreError, Written};
 
@@ -31,6 +32,7 @@ pub struct Owner {
     lease: Duration,
     /// By the monotonic clock, counted from before the write that took or renewed the lease.
     held_until: Instant,
+    counters: Arc<RouteStatus>,
 }
 
 /// Why a write of the owner did not take place.
@@ -50,8 +52,15 @@ pub enum WriteError {
 
 impl Owner {
     /// Owns `operation` since a write that was begun at `since`.
-    pub fn new(store: Arc<dyn Store>, entropy: Entropy, lease: Duration, operation: Operation, since: Instant) -> Self {
-        Self { operation, store, entropy, lease, held_until: since + lease }
+    pub fn new(
+        store: Arc<dyn Store>,
+        entropy: Entropy,
+        lease: Duration,
+        operation: Operation,
+        since: Instant,
+        counters: Arc<RouteStatus>,
+    ) -> Self {
+        Self { operation, store, entropy, lease, held_until: since + lease, counters }
     }
 
     /// Changes the record. A refusal that shows an earlier write of ours is not one: we go on from there.
@@ -59,6 +68,46 @@ impl Owner {
     /// # Errors
     /// See [`WriteError`]; only `Store` may be tried again.
     pub async fn write(
+        &mut self,
+        transition: impl Fn(&Operation, Step) -> Result<Change, IllegalTransition>,
+    ) -> Result<(), WriteError> {
+        let written = self.try_write(transition).await;
+        if let Err(WriteError::Fenced(found)) = &written {
+            self.count_refusal(found);
+        }
+        written
+    }
+
+    /// Brings an answer. The record may have moved on: if it is an unknown of just this attempt, the answer ends it;
+    /// else the answer becomes an event of the record, which stays as it is.
+    ///
+    /// # Errors
+    /// As [`Owner::write`].
+    pub async fn write_answer(
+        &mut self,
+        status: u16,
+        transition: impl Fn(&Operation, Step) -> Result<Change, IllegalTransition>,
+    ) -> Result<(), WriteError> {
+        let sender = self.operation.sender;
+        let owner = sender.map_or(self.operation.fence.owner, |sender| sender.owner);
+        let mut written = self.try_write(&transition).await;
+        if let Err(WriteError::Fenced(found)) = &written
+            && sender.is_some_and(|sender| found.operation.takes_evidence_of(sender))
+        {
+            self.operation = found.operation.clone();
+            written = self.try_write(&transition).await;
+            if written.is_ok() {
+                self.counters.late_answers.add();
+            }
+        }
+        if let Err(WriteError::Fenced(found)) = &written {
+            self.count_refusal(found);
+            self.tell_late(LateAnswer { owner, status }, found.operation.clone()).await;
+        }
+        written
+    }
+
+    async fn try_write(
         &mut self,
         transition: impl Fn(&Operation, Step) -> Result<Change, IllegalTransition>,
     ) -> Result<(), WriteError> {
@@ -80,6 +129,26 @@ impl Owner {
             }
         }
         Err(WriteError::Store(StoreError::Timeout))
+    }
+
+    /// A record that has a lower token than ours has not moved on: our claim is still on its way to it.
+    fn count_refusal(&self, found: &Found) {
+        if found.operation.fence.token >= self.operation.fence.token {
+            self.counters.fenced_writes.add();
+        }
+    }
+
+    /// Nobody depends on the event, so a store that does not take it is not asked again.
+    async fn tell_late(&self, answer: LateAnswer, mut record: Operation) {
+        for _ in 0..ADOPTIONS {
+            let step = Step { now: self.store.now(), write: WriteId(self.entropy.bytes()) };
+            let Some(change) = record.tell_late(answer, step) else { return };
+            match self.store.write(&change).await {
+                Ok(Written::Refused(found)) => record = found.operation,
+                Ok(Written::Applied | Written::Gone) => return,
+                Err(error) => return tracing::debug!(operation = %record.id, %error, "late answer not told"),
+            }
+        }
     }
 
     /// Drives `work` to its end and renews the lease beside it. A renewal that fails is tried again until the lease is

@@ -63,18 +63,12 @@ impl LastWord {
         }
     }
 
-    /// Writes it. The answer of the recorded sender counts even when its lease is gone: it ends an unknown.
     async fn write(&self, owner: &mut Owner) -> Result<(), WriteError> {
-        let sender = owner.operation.sender;
-        match owner.write(|operation, step| self.change(operation, step)).await {
-            Err(WriteError::Fenced(found))
-                if matches!(self.word, Word::Settle { .. })
-                    && sender.is_some_and(|sender| found.operation.takes_evidence_of(sender)) =>
-            {
-                owner.operation = found.operation;
-                owner.write(|operation, step| self.change(operation, step)).await
+        match &self.word {
+            Word::Settle { settled, .. } => {
+                owner.write_answer(settled.status, |operation, step| self.change(operation, step)).await
             }
-            other => other,
+            Word::End(_) => owner.write(|operation, step| self.change(operation, step)).await,
         }
     }
 

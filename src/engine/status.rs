@@ -86,6 +86,10 @@ pub struct RouteStatus {
     pub unknown: Counter,
     /// Calls whose key was last seen under another scope.
     pub new_scopes: Counter,
+    /// Writes that were refused because their owner had lost the operation.
+    pub fenced_writes: Counter,
+    /// Answers of owners that had lost their operation and ended its unknown.
+    pub late_answers: Counter,
     keys: Keys,
     unguarded: UnguardedCalls,
     session_without_step: AtomicBool,
@@ -138,6 +142,8 @@ impl RouteStatus {
             attempts: self.attempts.get(),
             unknown: self.unknown.get(),
             new_scopes: self.new_scopes.get(),
+            fenced_writes: self.fenced_writes.get(),
+            late_answers: self.late_answers.get(),
             keys: KeySnapshot::of(&self.keys),
             unguarded: UnguardedSnapshot {
                 store: self.unguarded.store.get(),
@@ -165,6 +171,8 @@ pub struct RouteSnapshot {
     pub attempts: u64,
     pub unknown: u64,
     pub new_scopes: u64,
+    pub fenced_writes: u64,
+    pub late_answers: u64,
     pub keys: KeySnapshot,
     pub unguarded: UnguardedSnapshot,
     pub session_without_step: bool,

@@ -1,10 +1,25 @@
 //! What happened to an operation: exactly one event for each change of state, in the order of its revisions.
+//!
+//! A history is bounded: an operation that is asked for again and again keeps how it began and what came last. Its
+//! record counts all events, so that whoever reads them knows how many are left out between the two.
 
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::operation::id::OwnerId;
 use crate::operation::state::{Cause, StateName};
+
+/// The most events that are kept of one operation.
+pub const MAX_EVENTS: usize = 64;
+/// How many of them are the oldest; the others are the newest.
+pub const FIRST_EVENTS: usize = 8;
+
+/// Leaves out the oldest event after the first ones where there are too many. Called for each event that is added.
+pub fn keep_bounded<T>(events: &mut Vec<T>) {
+    if events.len() > MAX_EVENTS {
+        events.remove(FIRST_EVENTS);
+    }
+}
 
 /// One entry of an operation's history. Bodies, header values and credentials are never in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +56,10 @@ pub enum EventKind {
     LeaseEnded,
     /// The answer of an owner that had lost its lease ended an unknown.
     LateAnswer,
+    /// The answer of an owner whose operation had moved on: told, and nothing changed.
+    AnswerRefused,
+    /// The same, where the record says that nothing ran, or that somebody gave it up.
+    Disputed,
     /// A step that a newer version knows.
     #[serde(other)]
     Other,

@@ -56,6 +56,16 @@ pub struct Operation {
     pub changed_at: Timestamp,
     /// When the record itself goes; `None` while it has not ended.
     pub expires_at: Option<Timestamp>,
+    /// Events so far, those that are not kept any more included.
+    #[serde(default)]
+    pub events: u32,
+    /// Answers that came too late and were told as events.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub late_answers: u32,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// What never changes in the life of an operation.
@@ -113,6 +123,11 @@ impl Operation {
     /// When somebody has to look at it if its owner does not: the end of its lease.
     pub fn due(&self) -> Option<Timestamp> {
         self.state.lease().map(|lease| lease.until)
+    }
+
+    /// Events that are not kept any more, given how many are. They lie between the first ones and the newest.
+    pub fn events_left_out(&self, kept: usize) -> u32 {
+        self.events.saturating_sub(u32::try_from(kept).unwrap_or(u32::MAX))
     }
 
     /// Whether an identical unnamed call has to stop here, and until when (`None`: until this one moves).

@@ -36,6 +36,9 @@ pub struct IllegalTransition {
     pub to: StateName,
 }
 
+/// Late answers that are told of one operation. Each is one write; what matters is that there were any.
+const MAX_LATE_ANSWERS: u32 = 4;
+
 type Changed = Result<Change, IllegalTransition>;
 
 /// The circumstances of one write.
@@ -108,6 +111,8 @@ pub fn claim(
         created_at: step.now,
         changed_at: step.now,
         expires_at: None,
+        events: 0,
+        late_answers: 0,
     };
     let opened = open(blank, ownership, opening, step);
     check_edge(None, opened.state.name())?;
@@ -176,9 +181,7 @@ impl Operation {
             | State::Compensating { .. }
             | State::Compensated { .. } => return Err(self.illegal(self.state.name())),
         }
-        let mut change = self.same_state(next, EventKind::TakenOver, step);
-        change.event = None;
-        Ok(change)
+        Ok(unmarked(revised(next, step), Some(self.fence)))
     }
 
     /// Intent, durable before the first byte goes: the attempt is counted here.
@@ -278,6 +281,32 @@ impl Operation {
         self.state.name() == StateName::Unknown && self.sender == Some(sender)
     }
 
+    /// An answer that came when the record had moved on: an event, and nothing else changes. `None` once enough were told.
+    pub fn tell_late(&self, answer: LateAnswer, step: Step) -> Option<Change> {
+        if self.late_answers >= MAX_LATE_ANSWERS {
+            return None;
+        }
+        let kind = match &self.state {
+            State::NotExecuted { .. } | State::Rejected | State::Abandoned => EventKind::Disputed,
+            State::Claimed { .. }
+            | State::AwaitingApproval
+            | State::Sent { .. }
+            | State::Waiting { .. }
+            | State::Succeeded { .. }
+            | State::Failed { .. }
+            | State::Unknown { .. }
+            | State::Compensating { .. }
+            | State::Compensated { .. } => EventKind::AnswerRefused,
+        };
+        let next = Self { late_answers: self.late_answers + 1, ..self.clone() };
+        let mut change = self.same_state(next, kind, step);
+        change.operation.changed_at = self.changed_at;
+        if let Some(event) = &mut change.event {
+            (event.owner, event.status) = (answer.owner, Some(answer.status));
+        }
+        Some(change)
+    }
+
     fn ended(&self, ended: Ended, step: Step) -> Operation {
         let mut next = self.clone();
         next.may_have_run |= ended.may_have_run;
@@ -310,6 +339,13 @@ pub struct Ended {
     pub cause: Cause,
     /// This attempt may have run; doubt of earlier ones is kept by the record.
     pub may_have_run: bool,
+}
+
+/// An answer of an owner that is none any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LateAnswer {
+    pub owner: OwnerId,
+    pub status: u16,
 }
 
 /// Which of the two final answers.
@@ -367,10 +403,9 @@ fn sent(mut operation: Operation, lease: Lease, now: Timestamp) -> Operation {
     operation
 }
 
-fn write(mut next: Operation, expected: Option<Fence>, from: Option<StateName>, kind: EventKind, step: Step) -> Change {
-    next.fence.revision += 1;
-    next.fence.write = step.write;
-    next.changed_at = step.now;
+fn write(next: Operation, expected: Option<Fence>, from: Option<StateName>, kind: EventKind, step: Step) -> Change {
+    let mut next = revised(next, step);
+    next.events = next.events.saturating_add(1);
     let event = Event {
         revision: next.fence.revision,
         at: step.now,
@@ -383,5 +418,16 @@ fn write(mut next: Operation, expected: Option<Fence>, from: Option<StateName>, 
         cause: None,
         status: None,
     };
-    Change { operation: next, expected, event: Some(event), receipt: None, request: RequestChange::Keep }
+    Change { event: Some(event), ..unmarked(next, expected) }
+}
+
+fn revised(mut next: Operation, step: Step) -> Operation {
+    next.fence.revision += 1;
+    next.fence.write = step.write;
+    next.changed_at = step.now;
+    next
+}
+
+fn unmarked(operation: Operation, expected: Option<Fence>) -> Change {
+    Change { operation, expected, event: None, receipt: None, request: RequestChange::Keep }
 }

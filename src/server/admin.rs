@@ -91,8 +91,10 @@ impl AdminState {
             return Err(Problem::new(Code::NotFound, "There is no such operation, or its record has run out."));
         };
         let events = self.store.events(id).await.map_err(store_problem)?;
+        let events_left_out = found.operation.events_left_out(events.len());
         let events = events.iter().map(EventView::of).collect();
-        Ok(respond::json(StatusCode::OK, &History { operation: OperationView::of(&found.operation), events }))
+        let operation = OperationView::of(&found.operation);
+        Ok(respond::json(StatusCode::OK, &History { operation, events, events_left_out }))
     }
 
     async fn status(&self) -> Response<ResponseBody> {
@@ -118,6 +120,13 @@ struct History<'a> {
     #[serde(flatten)]
     operation: OperationView<'a>,
     events: Vec<EventView>,
+    /// Between the first ones and the newest.
+    #[serde(skip_serializing_if = "is_zero")]
+    events_left_out: u32,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 #[derive(Serialize)]

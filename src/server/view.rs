@@ -159,6 +159,8 @@ pub(super) mod tests {
             created_at: Timestamp(created_at),
             changed_at: Timestamp(created_at + 1500),
             expires_at: None,
+            events: 0,
+            late_answers: 0,
         }
     }
 

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 
 use crate::clock::{Clock, Timestamp};
+use crate::operation::event::keep_bounded;
 use crate::operation::transition::{Change, RequestChange};
 use crate::operation::{Event, Operation, OperationId, Receipt, StoredRequest};
 use crate::store::{Claimed, Found, Page, Store, StoreError, Written, position, record};
@@ -235,7 +236,10 @@ impl Entry {
 
     fn apply(&mut self, change: &Change) {
         self.operation.clone_from(&change.operation);
-        self.events.extend(change.event.clone());
+        if let Some(event) = &change.event {
+            self.events.push(event.clone());
+            keep_bounded(&mut self.events);
+        }
         if let (Some(receipt), Some(settled)) = (&change.receipt, change.operation.state.settled()) {
             self.receipt = Some(KeptReceipt { receipt: receipt.detached(), until: settled.receipt_until });
         }

@@ -244,6 +244,8 @@ mod tests {
             created_at: Timestamp(1_700_000_000_000),
             changed_at: Timestamp(1_700_000_000_500),
             expires_at: Some(Timestamp(1_702_592_000_500)),
+            events: 0,
+            late_answers: 0,
         }
     }
 

@@ -49,6 +49,7 @@ async fn a_late_answer_ends_the_unknown_of_its_own_attempt() {
     assert_eq!(told.says(), (200, "charged", false));
     assert_eq!(owner.states("k").await, [S::Claimed, S::Sent, S::Unknown, S::Succeeded]);
     assert_eq!(owner.kept("k").await.unwrap().events[3].kind, EventKind::LateAnswer);
+    assert_eq!(late(&owner), (1, 1), "a renewal was refused before the answer counted");
     assert_eq!(other.call("k").await.says(), (200, "charged", true));
     assert_eq!(owner.upstream.seen().len(), 1);
 }
@@ -83,6 +84,8 @@ async fn a_late_answer_to_an_attempt_that_was_repeated_is_no_evidence() {
     owner.store.comes_back();
     assert_eq!(caller.await.unwrap().problem(), (409, Some(Code::OutcomeUnknown)));
     assert_eq!(owner.states("k").await.last(), Some(&S::Unknown));
+    assert_eq!(last_event(&owner).await, (EventKind::AnswerRefused, Some(200)));
+    assert_eq!(late(&owner), (2, 0), "a renewal, then the answer");
 }
 
 #[tokio::test(start_paused = true)]
@@ -98,6 +101,8 @@ async fn a_late_answer_does_not_replace_the_receipt_of_the_new_owner() {
     assert_eq!(caller.await.unwrap().says(), (200, "second", true));
     assert_eq!(other.call("k").await.says(), (200, "second", true));
     assert_eq!(owner.states("k").await, [S::Sent, S::Succeeded]);
+    assert_eq!(last_event(&owner).await, (EventKind::AnswerRefused, Some(200)));
+    assert_eq!(late(&owner), (2, 0), "a renewal, then the answer");
     let seen = owner.upstream.seen();
     assert_eq!((seen.len(), seen[0].request()), (2, seen[1].request()));
 }
@@ -116,6 +121,7 @@ async fn a_late_answer_is_no_answer_to_the_attempt_of_the_new_owner() {
     let told = caller.await.unwrap();
     assert_eq!((told.problem(), told.at.as_secs()), ((409, Some(Code::InProgress)), 20));
     assert_eq!(owner.states("k").await, [S::Sent]);
+    assert_eq!(last_event(&owner).await, (EventKind::AnswerRefused, Some(200)));
     other.has_become("k", S::Succeeded).await;
     assert_eq!(owner.call("k").await.says(), (200, "second", true));
 }
@@ -197,4 +203,15 @@ async fn parted(script: Vec<Act>, setup: Setup) -> (Gateway, Gateway) {
     let other = owner.neighbour();
     other.worker();
     (owner, other)
+}
+
+async fn last_event(gateway: &Gateway) -> (EventKind, Option<u16>) {
+    let events = gateway.kept("k").await.unwrap().events;
+    events.last().map(|event| (event.kind, event.status)).unwrap()
+}
+
+/// Writes that came late, and answers that came late and counted.
+fn late(gateway: &Gateway) -> (u64, u64) {
+    let counters = gateway.engine.shared().status.route(&gateway.route().name);
+    (counters.fenced_writes.get(), counters.late_answers.get())
 }

@@ -38,6 +38,7 @@ macro_rules! keeps_the_contract {
                 writes::there_is_nothing_to_write_without_a_record
                 writes::the_request_lives_until_the_answer
                 writes::events_are_one_for_each_change_and_in_order
+                writes::a_long_history_keeps_its_begin_and_its_newest_events
                 writes::bodies_come_back_byte_for_byte
                 retention::a_receipt_ends_before_its_tombstone
                 retention::a_record_that_ended_leaves_nothing

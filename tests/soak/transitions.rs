@@ -6,15 +6,16 @@ use bytes::Bytes;
 use oncegate::clock::Timestamp;
 use oncegate::entropy::Entropy;
 use oncegate::operation::transition::{
-    Change, Ended, IllegalTransition, Opening, Ownership, Retention, Step, Verdict, claim,
+    Change, Ended, IllegalTransition, LateAnswer, Opening, Ownership, Retention, Step, Verdict, claim,
 };
 use oncegate::operation::{
-    Cause, Fingerprint, Identity, Kept, KeySource, Operation, OperationId, OwnerId, Scope, Settled, StateName,
-    StoredRequest, WriteId,
+    Cause, EventKind, Fence, Fingerprint, Identity, Kept, KeySource, Operation, OperationId, OwnerId, Scope, Settled,
+    StateName, StoredRequest, WriteId,
 };
 
 const STEPS: usize = 40;
 const LEASE: Duration = Duration::from_secs(10);
+const NOTHING_TO_TELL: IllegalTransition = IllegalTransition { from: None, to: StateName::Unknown };
 const KEEP: Retention = Retention { receipts: Duration::from_secs(60), tombstones: Duration::from_secs(600) };
 
 /// One operation from its claim on. Panics with the seed in its message.
@@ -26,7 +27,10 @@ pub(crate) fn walk(seed: u64) {
         now = now.after(Duration::from_millis(entropy.up_to(20_000)));
         let step = Step { now, write: WriteId(entropy.bytes()) };
         if let Ok(change) = any_step(&operation, &entropy, step) {
-            check(&operation, &change, seed);
+            match change.event.as_ref().map(|event| event.kind) {
+                Some(EventKind::AnswerRefused | EventKind::Disputed) => check_late(&operation, &change, seed),
+                _ => check(&operation, &change, seed),
+            }
             operation = change.operation;
         }
     }
@@ -58,7 +62,7 @@ fn begin(entropy: &Entropy, now: Timestamp) -> Operation {
 }
 
 fn any_step(operation: &Operation, entropy: &Entropy, step: Step) -> Result<Change, IllegalTransition> {
-    match entropy.up_to(7) {
+    match entropy.up_to(8) {
         0 => operation.claim_again(ownership(entropy, step.now), opening(entropy), step),
         1 => operation.take_over(ownership(entropy, step.now), step),
         2 => operation.renew(LEASE, step),
@@ -66,6 +70,7 @@ fn any_step(operation: &Operation, entropy: &Entropy, step: Step) -> Result<Chan
         4 => operation.wait(ended(entropy), step.now.after(LEASE), LEASE, step),
         5 => operation.settle(verdict(entropy), settled(step.now), None, KEEP, step),
         6 => operation.end(ended(entropy), KEEP, step),
+        7 => operation.tell_late(late_answer(entropy), step).ok_or(NOTHING_TO_TELL),
         _ => operation.lapse(KEEP, step),
     }
 }
@@ -86,6 +91,21 @@ fn check(before: &Operation, change: &Change, seed: u64) {
     assert_eq!(after.expires_at.is_some(), has_ended, "seed {seed}: {state} with a wrong end of its record");
 }
 
+/// It is told, and the record stays as it is but for its revision.
+fn check_late(before: &Operation, change: &Change, seed: u64) {
+    let after = &change.operation;
+    assert_eq!(change.expected, Some(before.fence), "seed {seed}");
+    assert_eq!((after.events, after.late_answers), (before.events + 1, before.late_answers + 1), "seed {seed}");
+    assert!(after.late_answers <= 4, "seed {seed}: late answers are told without end");
+    let (events, late_answers) = (after.events, after.late_answers);
+    let fence = Fence { revision: before.fence.revision + 1, write: after.fence.write, ..before.fence };
+    assert_eq!(*after, Operation { fence, events, late_answers, ..before.clone() }, "seed {seed}");
+    let event = change.event.as_ref().unwrap();
+    assert_eq!((event.from, event.to, event.token), (None, None, before.fence.token), "seed {seed}");
+    let denies = matches!(before.state.name(), StateName::NotExecuted | StateName::Rejected | StateName::Abandoned);
+    assert_eq!(event.kind == EventKind::Disputed, denies, "seed {seed}");
+}
+
 fn ownership(entropy: &Entropy, now: Timestamp) -> Ownership {
     Ownership { owner: OwnerId(entropy.bytes()), lease: LEASE, deadline: now.after(LEASE * 12) }
 }
@@ -100,6 +120,10 @@ fn verdict(entropy: &Entropy) -> Verdict {
 
 fn ended(entropy: &Entropy) -> Ended {
     Ended { cause: Cause::Closed, may_have_run: entropy.up_to(1) == 0 }
+}
+
+fn late_answer(entropy: &Entropy) -> LateAnswer {
+    LateAnswer { owner: OwnerId(entropy.bytes()), status: 201 }
 }
 
 fn settled(now: Timestamp) -> Settled {

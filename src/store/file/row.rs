@@ -1,6 +1,7 @@
 //! A change as the tables take it: encoded by its caller, so that the thread which writes only writes.
 
 use crate::clock::Timestamp;
+use crate::operation::event::MAX_EVENTS;
 use crate::operation::transition::{Change, RequestChange};
 use crate::operation::{Fence, OperationId, WriteId};
 use crate::store::{StoreError, record};
@@ -26,6 +27,8 @@ pub(super) struct Row {
 #[derive(Debug)]
 pub(super) struct EventRow {
     pub(super) revision: u64,
+    /// It is one more than are kept.
+    pub(super) is_too_many: bool,
     pub(super) event: Vec<u8>,
 }
 
@@ -70,7 +73,8 @@ impl Row {
 
 fn event(change: &Change) -> Result<Option<EventRow>, StoreError> {
     let Some(event) = &change.event else { return Ok(None) };
-    Ok(Some(EventRow { revision: event.revision, event: record::encode_part(event)? }))
+    let is_too_many = change.operation.events_left_out(MAX_EVENTS) > 0;
+    Ok(Some(EventRow { revision: event.revision, is_too_many, event: record::encode_part(event)? }))
 }
 
 fn receipt(change: &Change) -> Result<Option<ReceiptRow>, StoreError> {

@@ -9,6 +9,7 @@ use super::row::{EventRow, ReceiptRow, RequestRow, Row};
 use super::{Failure, at, integer, queries};
 use crate::clock::Timestamp;
 use crate::crash_point::{self, Point};
+use crate::operation::event::FIRST_EVENTS;
 use crate::operation::transition::Step;
 use crate::operation::{OperationId, WriteId};
 use crate::store::{Claimed, Written, record};
@@ -139,10 +140,8 @@ fn update(connection: &Connection, row: &Row) -> rusqlite::Result<i64> {
 }
 
 fn parts(connection: &Connection, serial: i64, row: &Row) -> rusqlite::Result<()> {
-    if let Some(EventRow { revision, event }) = &row.event {
-        connection
-            .prepare_cached("INSERT INTO events (serial, revision, event) VALUES (?1, ?2, ?3)")?
-            .execute(params![serial, integer(*revision), event])?;
+    if let Some(event) = &row.event {
+        add_event(connection, serial, event)?;
     }
     if let Some(ReceiptRow { until, receipt }) = &row.receipt {
         connection
@@ -150,6 +149,23 @@ fn parts(connection: &Connection, serial: i64, row: &Row) -> rusqlite::Result<()
             .execute(params![serial, at(*until), receipt])?;
     }
     request(connection, serial, &row.request)
+}
+
+fn add_event(connection: &Connection, serial: i64, row: &EventRow) -> rusqlite::Result<()> {
+    connection.prepare_cached("INSERT INTO events (serial, revision, event) VALUES (?1, ?2, ?3)")?.execute(params![
+        serial,
+        integer(row.revision),
+        row.event
+    ])?;
+    if row.is_too_many {
+        connection
+            .prepare_cached(
+                "DELETE FROM events WHERE serial = ?1 AND revision =
+                 (SELECT revision FROM events WHERE serial = ?1 ORDER BY revision LIMIT 1 OFFSET ?2)",
+            )?
+            .execute(params![serial, integer(FIRST_EVENTS as u64)])?;
+    }
+    Ok(())
 }
 
 fn request(connection: &Connection, serial: i64, change: &RequestRow) -> rusqlite::Result<()> {

@@ -38,8 +38,10 @@ if action == 'put' then
 elseif action == 'drop' then
   redis.call('DEL', KEYS[3])
 end
-if event ~= '' then
-  redis.call('RPUSH', KEYS[4], event)
+-- The bounds of operation::event: of more than 64, the first after the oldest 8 is left out.
+if event ~= '' and redis.call('RPUSH', KEYS[4], event) > 64 then
+  redis.call('LSET', KEYS[4], 8, '')
+  redis.call('LREM', KEYS[4], 1, '')
 end
 if life ~= '' then
   redis.call('PEXPIRE', KEYS[4], life)

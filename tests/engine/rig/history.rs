@@ -17,7 +17,10 @@ pub fn check_history(kept: &Kept) {
                 state = Some(to);
             }
             (from, None) => {
-                let stays = matches!(event.kind, EventKind::TakenOver | EventKind::Sent);
+                let stays = matches!(
+                    event.kind,
+                    EventKind::TakenOver | EventKind::Sent | EventKind::AnswerRefused | EventKind::Disputed
+                );
                 assert!(from.is_none() && stays, "{}", story());
             }
         }

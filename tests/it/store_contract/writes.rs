@@ -82,6 +82,18 @@ pub async fn events_are_one_for_each_change_and_in_order(store: &dyn Store) {
     assert!(events.is_sorted_by_key(|event| event.at));
 }
 
+pub async fn a_long_history_keeps_its_begin_and_its_newest_events(store: &dyn Store) {
+    let mut operation = put_sent(store, claim(store, "restless")).await;
+    for _ in 0..100 {
+        let owner = ownership(store.now(), HOUR);
+        operation = applied(store, operation.take_over(owner, step(store.now())).unwrap()).await;
+    }
+    let revisions: Vec<_> = store.events(operation.id).await.unwrap().iter().map(|event| event.revision).collect();
+    assert_eq!(revisions, (1..=8).chain(47..=102).collect::<Vec<_>>());
+    let record = store.read(operation.id).await.unwrap().unwrap().operation;
+    assert_eq!((record.events, record.events_left_out(revisions.len())), (102, 38));
+}
+
 pub async fn bodies_come_back_byte_for_byte(store: &dyn Store) {
     let large: Vec<u8> = (0..1 << 20).map(|at: u32| (at.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
     for (key, body) in [("empty", Bytes::new()), ("large", Bytes::from(large))] {
