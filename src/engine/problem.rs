@@ -21,6 +21,7 @@ pub enum Code {
     ResultExpired,
     ResultUnavailable,
     Abandoned,
+    Conflict,
     BodyTooLarge,
     KeyReused,
     PayloadChanged,
@@ -50,7 +51,7 @@ pub struct Entry {
 
 impl Code {
     /// Every type, in the order of the status codes.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::KeyMissing,
         Self::KeyInvalid,
         Self::InvalidRequest,
@@ -65,6 +66,7 @@ impl Code {
         Self::ResultExpired,
         Self::ResultUnavailable,
         Self::Abandoned,
+        Self::Conflict,
         Self::BodyTooLarge,
         Self::KeyReused,
         Self::PayloadChanged,
@@ -98,6 +100,7 @@ impl Code {
             Self::ResultExpired => &texts::RESULT_EXPIRED,
             Self::ResultUnavailable => &texts::RESULT_UNAVAILABLE,
             Self::Abandoned => &texts::ABANDONED,
+            Self::Conflict => &texts::CONFLICT,
             Self::BodyTooLarge => &texts::BODY_TOO_LARGE,
             Self::KeyReused => &texts::KEY_REUSED,
             Self::PayloadChanged => &texts::PAYLOAD_CHANGED,
@@ -124,6 +127,8 @@ pub struct Problem {
     /// What is known of an answer that cannot be shown.
     pub lost: Option<LostAnswer>,
     pub retryable: bool,
+    /// What to do in this case, where that is not what the type says.
+    pub advice: Option<&'static str>,
 }
 
 /// An answer that came and was not kept.
@@ -146,12 +151,18 @@ impl Problem {
             retry_after: None,
             lost: None,
             retryable: entry.retryable,
+            advice: None,
         }
     }
 
     /// With a status other than the type's own.
     pub fn with_status(self, status: u16) -> Self {
         Self { status, ..self }
+    }
+
+    /// With an advice other than the type's own.
+    pub fn with_advice(self, advice: &'static str) -> Self {
+        Self { advice: Some(advice), ..self }
     }
 
     /// With a lower bound for the next try.

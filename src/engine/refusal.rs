@@ -14,6 +14,8 @@ use crate::store::{Found, StoreError};
 
 /// When to ask again for something that is under way.
 const SOON: Duration = Duration::from_secs(1);
+/// When to ask again for something that a person has to do first.
+const LATER: Duration = Duration::from_secs(30);
 
 const KEY_REUSED: &str = "This key was already used for a request with another method, target, header or body.";
 
@@ -98,14 +100,25 @@ pub fn store_unavailable(named: &NamedCall, error: &StoreError) -> Conclusion {
     }
 }
 
+const LOST_MEMORY: &str = "Nothing was sent. Tell the operator that the gateway's store has lost its memory; do not repeat \
+                           the call with a new key, because it may already have run.";
+
 /// A store that does not answer, as a problem.
 pub fn store_problem(error: &StoreError) -> Problem {
+    if matches!(error, StoreError::LostMemory(_)) {
+        let detail = format!(
+            "The call was not sent: {error}. Calls are taken again when an operator has looked at it and says \
+             POST /v1/store/accept-loss on the admin listener."
+        );
+        return Problem::new(Code::StoreUnavailable, detail).with_advice(LOST_MEMORY).with_retry_after(LATER);
+    }
     let code = match error {
         StoreError::RecordTooNew(_) => Code::RecordTooNew,
         StoreError::Timeout
         | StoreError::Away(_)
         | StoreError::NoSuchPlace
         | StoreError::Connection(_)
+        | StoreError::LostMemory(_)
         | StoreError::Refused(_)
         | StoreError::Unencodable(_)
         | StoreError::Corrupt(_) => Code::StoreUnavailable,

@@ -1,11 +1,11 @@
-//! The operators' API. Reads; on a loopback address, and only for programs on this machine.
+//! The operators' API. Reads, and one word of theirs; on a loopback address, and only for programs on this machine.
 //!
 //! A page in a browser on this machine can reach a loopback address, too, by a name that it makes resolve there. So the
 //! Host has to be a loopback one.
 
 use std::sync::Arc;
 
-use http::header::HOST;
+use http::header::{HOST, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 use serde::Serialize;
@@ -22,6 +22,9 @@ use crate::server::listener::Peer;
 use crate::server::respond;
 use crate::server::view::{EventView, OperationView};
 use crate::store::{Store, StoreError};
+
+/// Where an operator says that a store is to be used again that has lost its memory.
+const ACCEPT_LOSS: &str = "/v1/store/accept-loss";
 
 /// Reads of the store that one list may take; a list that is not done by then has a cursor to go on.
 const READS: usize = 100;
@@ -47,6 +50,9 @@ impl AdminState {
     async fn find(&self, head: &Parts, peer: &Peer) -> Result<Response<ResponseBody>, Problem> {
         check_local(&head.headers, peer)?;
         let path = head.uri.path();
+        if path == ACCEPT_LOSS {
+            return self.accept_loss(head).await;
+        }
         let id = path.strip_prefix("/v1/operations/");
         if id.is_none() && !matches!(path, "/v1/operations" | "/v1/status") {
             return Err(Problem::new(Code::NotFound, "The operators' API has no such address."));
@@ -58,6 +64,23 @@ impl AdminState {
             (Some(id), _) => self.operation(id).await,
             (None, "/v1/status") => Ok(self.status().await),
             (None, _) => self.operations(head.uri.query()).await,
+        }
+    }
+
+    /// An operator's word, which no page in a browser may say for him.
+    async fn accept_loss(&self, head: &Parts) -> Result<Response<ResponseBody>, Problem> {
+        if head.method != Method::POST {
+            return Ok(respond::wrong_method("POST"));
+        }
+        if head.headers.contains_key(ORIGIN) {
+            return Err(Problem::new(Code::InvalidRequest, "This is not for pages in a browser."));
+        }
+        match self.store.accept_loss().await.map_err(store_problem)? {
+            true => {
+                tracing::warn!("an operator accepted that the store has lost its memory");
+                Ok(respond::json(StatusCode::OK, &Accepted { accepted: true }))
+            }
+            false => Err(Problem::new(Code::Conflict, "The store has lost nothing that could be accepted.")),
         }
     }
 
@@ -106,6 +129,11 @@ impl AdminState {
         };
         respond::json(StatusCode::OK, &report)
     }
+}
+
+#[derive(Serialize)]
+struct Accepted {
+    accepted: bool,
 }
 
 #[derive(Serialize)]
@@ -172,6 +200,7 @@ fn store_problem(error: StoreError) -> Problem {
         | StoreError::Timeout
         | StoreError::Away(_)
         | StoreError::Connection(_)
+        | StoreError::LostMemory(_)
         | StoreError::Refused(_)
         | StoreError::Corrupt(_) => Code::StoreUnavailable,
     };

@@ -53,7 +53,7 @@ impl<'a> Document<'a> {
     pub(super) fn of(problem: &'a Problem, marks: &Marks) -> Self {
         let entry = problem.code.entry();
         let detail = problem.detail.as_str();
-        let advice = advice(entry, marks.operation);
+        let advice = problem.advice.map_or_else(|| advice(entry, marks.operation), str::to_owned);
         let message = format!("{}. {advice}", detail.trim_end_matches('.'));
         Self {
             kind: format!("/.oncegate/problems/{}", entry.code),

@@ -65,6 +65,9 @@ pub enum StoreError {
     /// The store said no; nothing was written.
     #[error("the store refused: {0}")]
     Refused(String),
+    /// It has forgotten what it had acknowledged, so nothing is asked of it until an operator accepts that.
+    #[error("the store has lost its memory: {0}")]
+    LostMemory(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The cursor is not one that a list of this store gave.
     #[error("the cursor is not one that a list gave")]
     NoSuchPlace,
@@ -108,6 +111,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Keeps a small named value, `until` then or for ever, and gives back what was there before.
     async fn remember(&self, name: &str, value: &str, until: Option<Timestamp>) -> Result<Option<String>, StoreError>;
+
+    /// An operator's word that a store which has lost its memory is to be used again; false if it has lost nothing.
+    async fn accept_loss(&self) -> Result<bool, StoreError> {
+        Ok(false)
+    }
 
     /// Asks the store whether it would take a write now.
     async fn ping(&self) -> Result<(), StoreError>;

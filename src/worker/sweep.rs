@@ -39,8 +39,12 @@ async fn recover_due(engine: &Arc<Engine>, unreadable: &mut HashSet<OperationId>
     }
     let due = match engine.store().due(OPERATIONS + unreadable.len()).await {
         Ok(due) => due,
-        Err(error) => return tracing::debug!(%error, "the store did not say whose leases are over"),
+        Err(error) => {
+            tell_of_loss(engine, Some(&error));
+            return tracing::debug!(%error, "the store did not say whose leases are over");
+        }
     };
+    tell_of_loss(engine, None);
     let mut looks = JoinSet::new();
     for id in due.into_iter().filter(|id| !unreadable.contains(id)).collect::<Vec<_>>() {
         if looks.len() >= AT_ONCE {
@@ -52,6 +56,13 @@ async fn recover_due(engine: &Arc<Engine>, unreadable: &mut HashSet<OperationId>
     while let Some(look) = looks.join_next().await {
         note(Some(look), unreadable);
     }
+}
+
+/// A store that has lost its memory waits for an operator, who looks at the status.
+fn tell_of_loss(engine: &Engine, error: Option<&StoreError>) {
+    let lost = error.filter(|error| matches!(error, StoreError::LostMemory(_)));
+    let warning = |error| format!("{error}; guarded calls are refused until POST /v1/store/accept-loss");
+    engine.shared().status.warn("store memory", lost.map(warning).into_iter().collect());
 }
 
 type Look = Result<(OperationId, Result<(), StoreError>), tokio::task::JoinError>;

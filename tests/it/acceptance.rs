@@ -24,6 +24,7 @@ mod failures;
 mod joining;
 mod keys;
 mod lookups;
+mod lost_memory;
 mod receipts;
 mod store_away;
 mod wire;

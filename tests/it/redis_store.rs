@@ -3,6 +3,7 @@
 
 mod failures;
 mod keeping;
+mod memory;
 mod opening;
 
 use std::time::{Duration, Instant};

@@ -162,6 +162,17 @@ pub(super) const ABANDONED: Entry = Entry {
     look_up: true,
 };
 
+pub(super) const CONFLICT: Entry = Entry {
+    code: "conflict",
+    status: 409,
+    title: "There is nothing to do",
+    advice: "Look at the present state first; it is not the one that this request is for.",
+    explanation: "An operator asked for something that the present state does not allow, such as accepting the loss of a \
+                  store that has lost nothing. Nothing was changed.",
+    retryable: false,
+    look_up: false,
+};
+
 pub(super) const BODY_TOO_LARGE: Entry = Entry {
     code: "body-too-large",
     status: 413,
@@ -223,7 +234,9 @@ pub(super) const STORE_UNAVAILABLE: Entry = Entry {
     title: "The gateway cannot reach its store",
     advice: "Wait as Retry-After says and send the same call again; nothing was sent.",
     explanation: "Without the store nobody can tell whether the call ran before, so guarded calls are refused until it is \
-                  back. /readyz?store=1 on the health port says how it is.",
+                  back. /readyz?store=1 on the health port says how it is. A store that answers, but has lost what it \
+                  acknowledged (a flush, an older copy, another database), is refused as well, until an operator accepts \
+                  the loss: POST /v1/store/accept-loss on the admin listener.",
     retryable: true,
     look_up: false,
 };

@@ -1,10 +1,15 @@
 -- Creates a record if its key has none.
--- KEYS: record, receipt, request, events, schedule, creation index; for an unnamed call also its look-alikes.
--- ARGV: write id, record, id, created at, due ('' never), event ('' none), request ('' none);
+-- KEYS: record, receipt, request, events, schedule, creation index, marker; for an unnamed call also its look-alikes.
+-- ARGV: write id, record, id, created at, due ('' never), event ('' none), request ('' none), epoch;
 --       for an unnamed call also now, its own end as a look-alike ('' none), the id that may be passed by ('' none).
 -- Replies the write id alone if the record is this claim's; else the write id, what stands there, and what is known.
-local write, record, id, created, due, event, request = unpack(ARGV, 1, 7)
-local alike, now, till, past = KEYS[7], ARGV[8], ARGV[9], ARGV[10]
+local write, record, id, created, due, event, request, epoch = unpack(ARGV, 1, 8)
+local alike, now, till, past = KEYS[8], ARGV[9], ARGV[10], ARGV[11]
+
+-- A bucket that has forgotten the epoch has forgotten its records: the key may have run.
+if redis.call('GET', KEYS[7]) ~= epoch then
+  return {write, 'forgotten'}
+end
 
 if alike and redis.call('EXISTS', KEYS[1]) == 0 then
   for _, other in ipairs(redis.call('ZRANGEBYSCORE', alike, '(' .. now, '+inf', 'LIMIT', 0, 2)) do

@@ -15,9 +15,10 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::entropy::Entropy;
 use crate::store::StoreError;
 use crate::store::redis::clock::ServerClock;
+use crate::store::redis::epoch::Epoch;
 use crate::store::redis::failure::{Failure, Remedy, Trail};
 use crate::store::redis::fitness::OpenError;
-use crate::store::redis::keeper::{self, jitter};
+use crate::store::redis::keeper::{self, Dialer, jitter};
 use crate::store::redis::line::{Line, State, hang_up, no_line};
 use crate::store::redis::scripts::Request;
 
@@ -29,6 +30,9 @@ pub(super) struct Connection {
     state: Arc<watch::Sender<State>>,
     timeout: Duration,
     entropy: Entropy,
+    epoch: Arc<Epoch>,
+    /// For what has to be asked of a server that is not in use.
+    dialer: Dialer,
     _keeper: AbortOnDropHandle<()>,
 }
 
@@ -42,9 +46,35 @@ impl Connection {
         timeout: Duration,
         clock: Arc<ServerClock>,
         entropy: Entropy,
+        epoch: Arc<Epoch>,
     ) -> Result<Self, OpenError> {
-        let (state, _keeper) = keeper::start(url, timeout, clock, entropy.clone()).await?;
-        Ok(Self { state, timeout, entropy, _keeper })
+        let dialer = Dialer::new(url, timeout, clock, Arc::clone(&epoch))?;
+        let (state, _keeper) = keeper::start(dialer.clone(), entropy.clone()).await?;
+        Ok(Self { state, timeout, entropy, epoch, dialer, _keeper })
+    }
+
+    /// An operator says that calls are to be taken again by a store that has lost its memory; false if it has not.
+    ///
+    /// # Errors
+    /// The server does not answer, or must not be used for another reason.
+    pub(super) async fn accept_loss(&self) -> Result<bool, StoreError> {
+        let accepting = async {
+            let opened = self.dialer.connect().await?;
+            self.epoch.accept(&opened.line).await
+        };
+        match timeout_at(self.deadline(), accepting).await {
+            Ok(accepted) => accepted.map_err(|error| no_line(Some(Arc::new(error)))),
+            Err(_elapsed) => Err(StoreError::Timeout),
+        }
+    }
+
+    /// Has the server examined anew before anything else goes to it.
+    pub(super) fn examine_anew(&self) {
+        let number = match &*self.state.borrow() {
+            State::Up(line) => Some(line.number),
+            State::Down { .. } => None,
+        };
+        number.into_iter().for_each(|number| self.replace(number));
     }
 
     /// When a step that begins now has to be over.
@@ -106,6 +136,10 @@ impl Connection {
                 Remedy::Pause => sleep(PAUSE + jitter(&self.entropy, PAUSE)).await,
                 Remedy::Reconnect => self.replace(line.number),
                 Remedy::LoadScript => with_source = true,
+                Remedy::Examine => {
+                    self.replace(line.number);
+                    return Err(None);
+                }
             }
         }
     }
@@ -119,6 +153,9 @@ impl Connection {
         loop {
             match &*state.borrow_and_update() {
                 State::Up(line) => return Ok(line.clone()),
+                State::Down { reason: Some(reason), .. } if reason.is_loss() => {
+                    return Err(no_line(Some(reason.clone())));
+                }
                 State::Down { since: Some(since), .. } if since.elapsed() < self.timeout => {}
                 State::Down { reason, .. } => return Err(no_line(reason.clone())),
             }

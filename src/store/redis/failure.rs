@@ -23,6 +23,9 @@ pub(super) enum Failure {
     /// The connection ended; the server may have done it.
     #[error("the connection broke")]
     Broken(#[source] RedisError),
+    /// The bucket does not have the epoch that is known here; nothing was written.
+    #[error("the part of it that holds this key does not know its epoch")]
+    Forgotten,
     /// An answer, but not to this request: the connection is out of step.
     #[error("the answer does not belong to the question")]
     Garbage,
@@ -41,6 +44,8 @@ pub(super) enum Remedy {
     Reconnect,
     /// Send it again with the source of the script.
     LoadScript,
+    /// Not again, and nothing else before the server was examined anew.
+    Examine,
 }
 
 impl Failure {
@@ -50,6 +55,7 @@ impl Failure {
             Self::NotNow(_) => Remedy::Pause,
             Self::Demoted(_) | Self::Broken(_) | Self::Garbage => Remedy::Reconnect,
             Self::NoScript => Remedy::LoadScript,
+            Self::Forgotten => Remedy::Examine,
         }
     }
 
@@ -57,7 +63,12 @@ impl Failure {
     fn leaves_doubt(&self) -> bool {
         match self {
             Self::Broken(_) | Self::Garbage => true,
-            Self::Refused(_) | Self::NotNow(_) | Self::Demoted(_) | Self::NoScript | Self::Unreadable(_) => false,
+            Self::Refused(_)
+            | Self::NotNow(_)
+            | Self::Demoted(_)
+            | Self::NoScript
+            | Self::Forgotten
+            | Self::Unreadable(_) => false,
         }
     }
 }
@@ -99,6 +110,7 @@ impl Trail {
                 StoreError::Refused(words_of(&error))
             }
             Some(failure @ (Failure::Broken(_) | Failure::Garbage)) => StoreError::Connection(failure.into()),
+            Some(failure @ Failure::Forgotten) => StoreError::LostMemory(failure.into()),
             Some(Failure::Unreadable(error)) => error,
         };
         without_false_no(error, self.doubt)
@@ -113,10 +125,13 @@ impl Trail {
 /// A "no" to a second send says nothing about the first.
 fn without_false_no(error: StoreError, doubt: bool) -> StoreError {
     match error {
-        StoreError::Refused(_) | StoreError::Away(_) if doubt => StoreError::Connection(error.into()),
+        StoreError::Refused(_) | StoreError::Away(_) | StoreError::LostMemory(_) if doubt => {
+            StoreError::Connection(error.into())
+        }
         StoreError::Timeout
         | StoreError::Away(_)
         | StoreError::NoSuchPlace
+        | StoreError::LostMemory(_)
         | StoreError::Connection(_)
         | StoreError::Refused(_)
         | StoreError::RecordTooNew(_)

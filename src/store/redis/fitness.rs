@@ -6,6 +6,8 @@ use tokio::time::Instant;
 
 use crate::clock::Timestamp;
 use crate::store::redis::clock::ServerClock;
+use crate::store::redis::epoch::Loss;
+use crate::store::redis::failure::Failure;
 
 /// `SET` with `NX` and `GET` together came with it.
 const OLDEST: u32 = 7;
@@ -29,6 +31,8 @@ pub enum OpenError {
     Replica,
     #[error("maxmemory-policy is {0}: Redis would drop records, and calls would run twice; it has to be noeviction")]
     Evicts(String),
+    #[error("the store has lost its memory: {0}")]
+    Lost(#[from] Loss),
 }
 
 impl OpenError {
@@ -42,8 +46,16 @@ impl OpenError {
             | Self::Refused(_)
             | Self::TooOld(_)
             | Self::Replica
-            | Self::Evicts(_) => false,
+            | Self::Evicts(_)
+            | Self::Lost(_) => false,
         }
+    }
+}
+
+impl OpenError {
+    /// Whether an operator has to say how to go on.
+    pub(super) fn is_loss(&self) -> bool {
+        matches!(self, Self::Lost(_))
     }
 }
 
@@ -58,6 +70,20 @@ impl From<RedisError> for OpenError {
             ) => Self::Unreachable(error.into()),
             ErrorKind::Server(_) | ErrorKind::Extension => Self::Refused(error),
             _ => Self::Unreachable(error.into()),
+        }
+    }
+}
+
+/// A failure to ask for the epoch.
+impl From<Failure> for OpenError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused(error) => Self::Refused(error),
+            Failure::NotNow(error) | Failure::Broken(error) => Self::Unreachable(error.into()),
+            Failure::Demoted(_) => Self::Replica,
+            failure @ (Failure::NoScript | Failure::Forgotten | Failure::Garbage | Failure::Unreadable(_)) => {
+                Self::Unreachable(failure.into())
+            }
         }
     }
 }

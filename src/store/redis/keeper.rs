@@ -15,6 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::clock::millis;
 use crate::entropy::Entropy;
 use crate::store::redis::clock::ServerClock;
+use crate::store::redis::epoch::Epoch;
 use crate::store::redis::fitness::{self, OpenError};
 use crate::store::redis::line::{Line, State, given_up, hang_up};
 
@@ -32,16 +33,14 @@ const MAX_BACKOFF: Duration = Duration::from_millis(500);
 /// # Errors
 /// The URL is wrong, or the server answered and must not be used.
 pub(super) async fn start(
-    url: &str,
-    timeout: Duration,
-    clock: Arc<ServerClock>,
+    mut dialer: Dialer,
     entropy: Entropy,
 ) -> Result<(Arc<watch::Sender<State>>, AbortOnDropHandle<()>), OpenError> {
-    let target = url.into_connection_info().map_err(OpenError::Url)?;
-    let mut dialer = Dialer { target, timeout, clock, dialed: 0 };
     let (state, opened) = match dialer.dial().await {
         Ok(opened) => (State::Up(opened.line.clone()), Some(opened)),
-        Err(error) if error.may_pass() => (State::Down { since: None, reason: Some(Arc::new(error)) }, None),
+        Err(error) if error.may_pass() || error.is_loss() => {
+            (State::Down { since: None, reason: Some(Arc::new(error)) }, None)
+        }
         Err(error) => return Err(error),
     };
     let state = Arc::new(watch::Sender::new(state));
@@ -109,28 +108,47 @@ impl Keeper {
 }
 
 /// A line with the task that reads and writes it; when that goes, all that wait for an answer are told.
-struct Opened {
-    line: Line,
+pub(super) struct Opened {
+    pub(super) line: Line,
     _driver: AbortOnDropHandle<()>,
 }
 
 /// Makes lines.
-struct Dialer {
+#[derive(Clone)]
+pub(super) struct Dialer {
     target: ConnectionInfo,
     timeout: Duration,
     clock: Arc<ServerClock>,
+    epoch: Arc<Epoch>,
     dialed: u64,
 }
 
 impl Dialer {
-    async fn dial(&mut self) -> Result<Opened, OpenError> {
-        self.dialed += 1;
-        timeout(self.timeout, self.connect())
-            .await
-            .unwrap_or_else(|elapsed| Err(OpenError::Unreachable(elapsed.into())))
+    /// # Errors
+    /// The URL is wrong.
+    pub(super) fn new(
+        url: &str,
+        timeout: Duration,
+        clock: Arc<ServerClock>,
+        epoch: Arc<Epoch>,
+    ) -> Result<Self, OpenError> {
+        let target = url.into_connection_info().map_err(OpenError::Url)?;
+        Ok(Self { target, timeout, clock, epoch, dialed: 0 })
     }
 
-    async fn connect(&self) -> Result<Opened, OpenError> {
+    /// A line to a server that is fit and still has its memory.
+    async fn dial(&mut self) -> Result<Opened, OpenError> {
+        self.dialed += 1;
+        let dialing = async {
+            let opened = self.connect().await?;
+            self.epoch.examine(&opened.line).await?;
+            Ok(opened)
+        };
+        timeout(self.timeout, dialing).await.unwrap_or_else(|elapsed| Err(OpenError::Unreachable(elapsed.into())))
+    }
+
+    /// A line to a server that is fit, whatever became of its memory.
+    pub(super) async fn connect(&self) -> Result<Opened, OpenError> {
         match self.target.addr() {
             ConnectionAddr::Tcp(host, port) => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(unreachable)?;
@@ -163,7 +181,11 @@ impl Dialer {
         let mut connection = line.connection.clone();
         loop {
             sleep(LOOK.min(self.timeout)).await;
-            match timeout(self.timeout, fitness::look_again(&mut connection, &self.clock)).await {
+            let looking = async {
+                fitness::look_again(&mut connection, &self.clock).await?;
+                self.epoch.look(line).await
+            };
+            match timeout(self.timeout, looking).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return error,
                 Err(elapsed) => return OpenError::Unreachable(elapsed.into()),

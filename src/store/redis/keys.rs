@@ -77,6 +77,18 @@ impl Keys {
         format!("oncegate:{{{}}}:turn:{work}", self.namespace)
     }
 
+    /// What tells that the store still has its memory.
+    pub(super) fn epoch(&self) -> String {
+        format!("oncegate:{{{}}}:epoch", self.namespace)
+    }
+
+    /// The epoch as a bucket knows it; it goes when the bucket does.
+    pub(super) fn marker(&self, bucket: u8) -> String {
+        let mut key = self.tag(bucket);
+        key.push('m');
+        key
+    }
+
     pub(super) fn probe(&self) -> String {
         format!("oncegate:{{{}}}:probe", self.namespace)
     }

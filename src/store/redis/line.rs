@@ -78,6 +78,7 @@ pub(super) fn no_line(reason: Option<Arc<OpenError>>) -> StoreError {
         None => StoreError::Away("there is no connection to Redis".into()),
         Some(reason) if reason.may_pass() => StoreError::Away(Box::new(reason)),
         Some(reason) => match &*reason {
+            OpenError::Lost(loss) => StoreError::LostMemory(Box::new(loss.clone())),
             OpenError::Credentials(error) | OpenError::Refused(error) => {
                 StoreError::Refused(format!("{reason}: {}", words_of(error)))
             }

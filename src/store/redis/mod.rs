@@ -6,6 +6,7 @@
 
 mod clock;
 mod connection;
+mod epoch;
 mod failure;
 mod fitness;
 mod keeper;
@@ -22,10 +23,12 @@ use async_trait::async_trait;
 use redis::Cmd;
 use tokio::time::{Instant, sleep};
 
+pub use self::epoch::Loss;
 pub use self::fitness::OpenError;
 
 use self::clock::ServerClock;
 use self::connection::Connection;
+use self::epoch::Epoch;
 use self::keys::{Index, Keys, Part};
 use self::replies::Claiming;
 use self::scripts::{CLAIM, Call, REMEMBER, Request, WRITE};
@@ -44,6 +47,7 @@ const LEFTOVER: Duration = Duration::from_millis(2);
 pub struct RedisStore {
     connection: Connection,
     clock: Arc<ServerClock>,
+    epoch: Arc<Epoch>,
     keys: Keys,
     entropy: Entropy,
     /// Tells this store from others that would take its turn.
@@ -59,9 +63,10 @@ impl RedisStore {
     pub async fn connect(url: &str, namespace: &str, timeout: Duration) -> Result<Self, OpenError> {
         let entropy = Entropy::system().map_err(|error| OpenError::Entropy(error.into()))?;
         let clock = Arc::new(ServerClock::new());
-        let connection = Connection::open(url, timeout, clock.clone(), entropy.clone()).await?;
+        let epoch = Arc::new(Epoch::new(Keys::new(namespace), entropy.clone(), clock.clone()));
+        let connection = Connection::open(url, timeout, clock.clone(), entropy.clone(), epoch.clone()).await?;
         let instance = entropy.bytes();
-        Ok(Self { connection, clock, keys: Keys::new(namespace), entropy, instance })
+        Ok(Self { connection, clock, epoch, keys: Keys::new(namespace), entropy, instance })
     }
 
     async fn claim_once(
@@ -86,10 +91,10 @@ impl RedisStore {
             RequestChange::Keep | RequestChange::Drop => Vec::new(),
         };
         let size = record.len() + event.len() + request.len();
-        let call = self.begin(CLAIM.call(6 + keys_of_alike(operation), size + 512), operation, true);
+        let call = self.begin(CLAIM.call(7 + keys_of_alike(operation), size + 512), operation, true);
         let call = call.with_write(operation.fence.write).with(record).with(self.keys.of(operation.id).member());
         let call = call.with(operation.created_at.0).with_optional(self.place_in_schedule(operation));
-        let call = call.with(event).with(request);
+        let call = call.with(event).with(request).with(&self.epoch.marker()[..]);
         Ok(match operation.identity.alike {
             Some(_) => call.with(self.now().0).with_optional(end_as_alike(operation)).with_optional(past),
             None => call,
@@ -125,7 +130,7 @@ impl RedisStore {
         let call = call.with(keys.part(Part::Record)).with(keys.part(Part::Receipt)).with(keys.part(Part::Request));
         let mut call = call.with(keys.part(Part::Events)).with(keys.index(Index::Schedule));
         if creates {
-            call = call.with(keys.index(Index::Creation));
+            call = call.with(keys.index(Index::Creation)).with(self.keys.marker(operation.id.bucket()));
         }
         match &operation.identity.alike {
             Some(alike) => call.with(self.keys.alike(operation.id.bucket(), alike)),
@@ -264,6 +269,10 @@ impl Store for RedisStore {
             .with(life.to_string());
         let deadline = self.connection.deadline();
         self.connection.ask(deadline, &call.into(), |reply| replies::remembered(reply, write)).await
+    }
+
+    async fn accept_loss(&self) -> Result<bool, StoreError> {
+        self.connection.accept_loss().await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

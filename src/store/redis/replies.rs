@@ -24,6 +24,7 @@ pub(super) fn claiming(reply: Value, id: OperationId, write: WriteId) -> Read<Cl
         [echo, b"record", stored, receipt @ ..] if *echo == write.0 => {
             found_in(stored, receipt.first().copied(), id).map(|found| Claiming::Exists(Box::new(found)))
         }
+        [echo, b"forgotten"] if *echo == write.0 => Err(Failure::Forgotten),
         [echo, b"alike", other] if *echo == write.0 => parse_id(other).map(Claiming::Alike),
         _ => Err(Failure::Garbage),
     }
@@ -84,6 +85,15 @@ pub(super) fn remembered(reply: Value, write: WriteId) -> Read<Option<String>> {
 pub(super) fn number(reply: Value) -> Read<usize> {
     match reply {
         Value::Int(number) => usize::try_from(number).map_err(|_| Failure::Garbage),
+        _ => Err(Failure::Garbage),
+    }
+}
+
+/// A number, or nothing.
+pub(super) fn count(reply: Value) -> Read<Option<u64>> {
+    match reply {
+        Value::Nil => Ok(None),
+        Value::Int(count) => u64::try_from(count).map(Some).map_err(|_| Failure::Garbage),
         _ => Err(Failure::Garbage),
     }
 }

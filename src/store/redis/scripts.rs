@@ -12,6 +12,9 @@ pub(super) static CLAIM: LazyLock<Script> =
 pub(super) static WRITE: LazyLock<Script> =
     LazyLock::new(|| Script::new(concat!(include_str!("alike.lua"), include_str!("write.lua"))));
 pub(super) static PURGE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("purge.lua")));
+pub(super) static BEGIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("begin.lua")));
+pub(super) static CONDEMN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("condemn.lua")));
+pub(super) static RAISE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("raise.lua")));
 pub(super) static REMEMBER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("remember.lua")));
 
 /// A script and the name under which a server knows it once it has run it.

@@ -34,6 +34,7 @@ impl RedisStore {
         if !self.take_turn("due", deadline).await? {
             return Ok(Vec::new());
         }
+        self.keep_epoch(deadline).await?;
         let now = self.clock.now();
         let request = self.over_buckets(|command| {
             command.arg(0).arg(now.0).arg("WITHSCORES").arg("LIMIT").arg(0).arg(limit);
@@ -89,6 +90,20 @@ impl RedisStore {
         command.arg("NX").arg("GET").arg("PX").arg(TURN);
         let is_ours = |reply| replies::bulk_or_nil(&reply).map(|holder| holder.is_none_or(|id| id == self.instance));
         self.connection.ask(deadline, &Request::One(command), is_ours).await
+    }
+
+    /// Raises the count of the epoch and looks for its markers. A full server does not take the count and is no reason
+    /// to leave lost owners alone.
+    async fn keep_epoch(&self, deadline: Instant) -> Result<(), StoreError> {
+        let marked = |reply: Value| self.epoch.is_marked(&reply);
+        if !self.connection.ask(deadline, &self.epoch.all_markers(), marked).await? {
+            self.connection.examine_anew();
+        }
+        match self.connection.ask(deadline, &self.epoch.raise(), replies::count).await {
+            Ok(count) => count.into_iter().for_each(|count| self.epoch.raised(count)),
+            Err(error) => tracing::debug!(%error, "the epoch was not counted"),
+        }
+        Ok(())
     }
 
     async fn drop_from_indexes(&self, ids: &[OperationId], deadline: Instant) -> Result<usize, StoreError> {

@@ -151,10 +151,15 @@ impl Gateway {
         self.call("GET", &format!("/.oncegate/operations/{id}{query}")).send()
     }
 
+    /// Of the operators' API.
+    pub fn admin_call(&self, method: &str, target: &str) -> Call {
+        Call::new(self.ports.admin, method, target)
+    }
+
     /// What the operators' API says.
     #[track_caller]
     pub fn admin(&self, target: &str) -> Value {
-        let answer = Call::new(self.ports.admin, "GET", target).send();
+        let answer = self.admin_call("GET", target).send();
         assert_eq!(answer.status, 200, "{answer:?}");
         answer.json()
     }
@@ -190,7 +195,12 @@ impl Gateway {
     }
 
     pub fn readiness(&self) -> Answer {
-        Call::new(self.ports.health, "GET", "/readyz").send()
+        self.probe("/readyz")
+    }
+
+    /// What the health port says.
+    pub fn probe(&self, target: &str) -> Answer {
+        Call::new(self.ports.health, "GET", target).send()
     }
 
     pub fn log(&self) -> String {

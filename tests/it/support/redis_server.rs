@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -51,6 +52,24 @@ impl RedisServer {
         self.process = try_start(self.port, &self.directory).expect("redis-server starts again on its port");
     }
 
+    /// What is on the disk now, to be put back later.
+    pub fn copy(&self) -> TempDir {
+        let copy = tempfile::tempdir().unwrap();
+        copy_files(&self.data(), copy.path());
+        copy
+    }
+
+    /// Between `kill` and `restart`: what is on the disk is what was there then.
+    pub fn put_back(&self, copy: &TempDir) {
+        fs::remove_dir_all(self.data()).unwrap();
+        fs::create_dir(self.data()).unwrap();
+        copy_files(copy.path(), &self.data());
+    }
+
+    fn data(&self) -> PathBuf {
+        self.directory.path().join("appendonlydir")
+    }
+
     /// Connections stay open and nothing is answered.
     pub fn freeze(&self) {
         self.signal("-STOP");
@@ -79,6 +98,13 @@ impl Drop for Process {
     fn drop(&mut self) {
         drop(self.0.kill());
         drop(self.0.wait());
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    for file in fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), to.join(file.file_name())).unwrap();
     }
 }
 
