@@ -62,8 +62,18 @@ impl Flights {
         flights.get(&id).map(|flight| Passenger { phase: flight.phase.clone() })
     }
 
-    fn remove(&self, id: OperationId) {
+    /// Takes a flight off the map. Its passengers still wait for it; whoever comes next may fly.
+    pub fn give_up(&self, id: OperationId) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// Another pilot may have the seat by now.
+    fn remove(&self, pilot: &Pilot) {
+        let own = pilot.phase.subscribe();
+        let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if flights.get(&pilot.id).is_some_and(|flight| flight.phase.same_channel(&own)) {
+            flights.remove(&pilot.id);
+        }
     }
 }
 
@@ -85,7 +95,7 @@ impl Pilot {
     /// Off the map first, so that whoever comes after the landing asks the store.
     pub fn land(mut self, conclusion: Conclusion) {
         self.landed = true;
-        self.flights.remove(self.id);
+        self.flights.remove(&self);
         self.phase.send_replace(Phase::Landed(Arc::new(conclusion)));
     }
 }
@@ -93,7 +103,7 @@ impl Pilot {
 impl Drop for Pilot {
     fn drop(&mut self) {
         if !self.landed {
-            self.flights.remove(self.id);
+            self.flights.remove(self);
         }
     }
 }

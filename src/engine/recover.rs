@@ -19,6 +19,8 @@ use crate::store::{StoreError, Written};
 
 /// A route that is not in our configuration may be in another gateway's, who can go on with it.
 const STRANGERS: Duration = Duration::from_secs(60);
+/// How long a flight of this process has to notice that its operation has no owner.
+const OWN_FLIGHT: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Looks at one operation whose lease ended. Goes on with it if that is safe and still wanted, else ends it.
@@ -28,6 +30,9 @@ impl Engine {
     pub async fn recover(self: &Arc<Self>, id: OperationId) -> Result<(), StoreError> {
         let Some(found) = self.store.read(id).await? else { return Ok(()) };
         let operation = found.operation;
+        if self.is_long_lost(&operation) {
+            self.shared.flights.give_up(id);
+        }
         let Seat::Pilot(pilot) = self.shared.flights.enter(id, operation.identity.fingerprint) else { return Ok(()) };
         let request = self.store.request(id).await?;
         let route = self.shared.config.routes.named(&operation.identity.route).cloned();
@@ -49,6 +54,12 @@ impl Engine {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A flight of ours whose lease another took may wait for its answer for long, and does not see that the other is
+    /// lost, too.
+    fn is_long_lost(&self, operation: &Operation) -> bool {
+        operation.due().is_some_and(|until| until.after(OWN_FLIGHT) <= self.store.now())
     }
 
     async fn go_on(

@@ -107,6 +107,28 @@ async fn a_running_call_is_left_alone() {
     assert_eq!(owner.states("k").await, [S::Sent, S::Succeeded]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_flight_whose_owner_was_replaced_keeps_nobody_from_going_on() {
+    let script = vec![Act::IsSilent, Act::IsSilent, answers(200).into()];
+    let first = Gateway::before(script, WITH_KEY);
+    let second = first.neighbour();
+    first.caller(Ask::keyed("k"));
+    first.upstream.has_seen(1).await;
+    first.store.goes_away();
+    first.at(secs(2)).await;
+    second.sweep().await;
+    first.upstream.has_seen(2).await;
+
+    second.store.goes_away();
+    first.store.comes_back();
+    first.worker();
+    first.has_become("k", S::Succeeded).await;
+    assert_eq!(first.call("k").await.says(), (200, "says 200", true));
+    assert!(first.elapsed() < secs(7), "blocked until {:?}", first.elapsed());
+    assert_eq!(first.upstream.seen().len(), 3);
+    assert_eq!(first.kept("k").await.unwrap().operation.fence.token, 3);
+}
+
 /// Ten seconds of the hundred are left for repeats: an attempt may take thirty, and settle sixty.
 const FORGETFUL: Setup = Setup { upstream: "key_retention = \"100s\"\nconnect_timeout = \"60s\"", ..WITH_KEY };
 
