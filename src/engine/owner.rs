@@ -15,7 +15,7 @@ use crate::crash_point::{self, Point};
 use crate::engine::status::RouteStatus;
 use crate::entropy::Entropy;
 use crate::operation::transition::{Change, IllegalTransition, LateAnswer, Step};
-use crate::operation::{Operation, WriteId};
+use crate::operation::{EventKind, Operation, WriteId};
 use crate::store::{Found, Store, StoreError, Written};
 
 /// An ambiguous write of ours may have been applied; we take the record as it is and try again, but not for ever.
@@ -96,9 +96,6 @@ impl Owner {
         {
             self.operation = found.operation.clone();
             written = self.try_write(&transition).await;
-            if written.is_ok() {
-                self.counters.late_answers.add();
-            }
         }
         if let Err(WriteError::Fenced(found)) = &written {
             self.count_refusal(found);
@@ -117,6 +114,9 @@ impl Owner {
             let change = transition(&self.operation, step)?;
             match self.store.write(&change).await? {
                 Written::Applied => {
+                    if change.event.is_some_and(|event| event.kind == EventKind::LateAnswer) {
+                        self.counters.late_answers.add();
+                    }
                     self.operation = change.operation;
                     self.held_until = since + self.lease;
                     return Ok(());

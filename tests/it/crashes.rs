@@ -9,12 +9,13 @@ use crate::faults::kills::Moment;
 use crate::faults::oracle::Oracle;
 use crate::faults::redis_loss::Loss;
 use crate::faults::storm::Reach;
-use crate::faults::{Repeat, any_seed, caller, kills, redis_loss, settings, storm};
+use crate::faults::{Repeat, any_seed, caller, kills, races, redis_loss, settings, storm};
 use crate::support::ground::Ground;
 use crate::support::link::Link;
 use crate::support::{PATIENCE, eventually};
 
 const ROUNDS: usize = 3;
+const RACES: usize = 300;
 /// The state in a record, as only the write that makes it `sent` carries it.
 const MARKED_SENT: &[u8] = b"\xa4sent";
 /// As only the write of a receipt carries it.
@@ -62,6 +63,11 @@ fn a_fleet_in_a_storm_runs_nothing_twice_and_loses_no_receipt() {
 #[test]
 fn neither_does_one_whose_store_dies_with_it() {
     storm::run(Reach::Everything, any_seed(), Duration::from_secs(3)).conclude();
+}
+
+#[test]
+fn of_many_who_race_for_a_key_one_sends_however_late_its_owner_is() {
+    races::run(RACES, any_seed()).conclude();
 }
 
 #[test]

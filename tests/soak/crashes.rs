@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use crate::faults::kills::{self, Moment};
+use crate::faults::races;
 use crate::faults::redis_loss::{self, Loss};
 use crate::faults::storm::{self, Reach};
 use crate::faults::{Repeat, any_seed};
 use crate::support::ground::Ground;
 
 const ROUNDS: usize = 50;
+const RACES: usize = 20_000;
 const STORM: Duration = Duration::from_secs(30);
 const BOTH: [Repeat; 2] = [Repeat::Unsafe, Repeat::WithKey];
 
@@ -47,6 +49,11 @@ fn a_fleet_in_a_storm() {
 #[test]
 fn a_fleet_and_its_store_in_a_storm() {
     storm::run(Reach::Everything, any_seed(), STORM).conclude();
+}
+
+#[test]
+fn a_fleet_that_races_for_every_key() {
+    races::run(RACES, any_seed()).conclude();
 }
 
 #[test]

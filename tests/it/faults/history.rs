@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use oncegate::operation::{Event, Operation, Receipt, StateName};
+use oncegate::operation::event::FIRST_EVENTS;
+use oncegate::operation::{Event, EventKind, Operation, Receipt, StateName};
 use oncegate::store::Store;
 use oncegate::store::redis::RedisStore;
 use serde_json::Value;
 
+use super::Repeat;
 use crate::support::gateway::{Gateway, NAMESPACE};
 use crate::support::ground::Ground;
 use crate::support::stores::open_file;
@@ -23,7 +25,8 @@ pub fn has_begun(gateway: &Gateway, key: &str) {
 /// Why the events that operators see do not tell one story up to the present state, each change once.
 pub fn broken_view(shown: &Value) -> Option<String> {
     let (mut state, mut token) = (&Value::Null, 0);
-    for event in shown["events"].as_array()? {
+    let has_gap = !shown["events_left_out"].is_null();
+    for (place, event) in shown["events"].as_array()?.iter().enumerate() {
         let its_token = event["token"].as_u64()?;
         if its_token < token {
             return Some(format!("the token falls at {event}"));
@@ -32,7 +35,8 @@ pub fn broken_view(shown: &Value) -> Option<String> {
         if event["to"].is_null() {
             continue;
         }
-        if event["from"] != *state || event["from"] == event["to"] {
+        let is_after_gap = has_gap && place >= FIRST_EVENTS;
+        if event["from"] != *state && !is_after_gap || event["from"] == event["to"] {
             return Some(format!("{event} does not follow from {state}"));
         }
         state = &event["to"];
@@ -60,14 +64,41 @@ impl Stored {
     /// Why the events are not totally ordered with one for each change of state.
     pub fn broken_order(&self) -> Option<String> {
         let ordered = self.events.windows(2).all(|pair| pair[0].revision < pair[1].revision);
+        let has_gap = self.operation.events_left_out(self.events.len()) > 0;
         let mut state = None;
-        let follows = self.events.iter().filter(|event| event.to.is_some()).all(|event| {
-            let follows = event.from == state && event.from != event.to;
+        let follows = self.events.iter().enumerate().filter(|(_, event)| event.to.is_some()).all(|(place, event)| {
+            let follows = event.from == state || has_gap && place >= FIRST_EVENTS;
             state = event.to;
-            follows
+            follows && event.from != event.to
         });
         let ends = state == Some(self.operation.state.name());
         (!(ordered && follows && ends)).then(|| format!("events out of order: {:#?}", self.events))
+    }
+
+    /// Why some event is by another than the owner of its time, or by a token that was lower than one before it.
+    pub fn broken_ownership(&self) -> Option<String> {
+        let (mut owner, mut token) = (None, 0);
+        let by_its_owner = self.events.iter().all(|event| {
+            let is_begin = matches!(event.kind, EventKind::Claimed | EventKind::ClaimedAgain | EventKind::TakenOver);
+            let changes_nothing = matches!(event.kind, EventKind::AnswerRefused | EventKind::Disputed);
+            if is_begin {
+                owner = Some(event.owner);
+            }
+            let is_in_turn = event.token >= token && (event.token > token) == is_begin;
+            token = event.token;
+            is_in_turn && (changes_nothing || owner == Some(event.owner))
+        });
+        (!by_its_owner).then(|| format!("an event by no owner: {:#?}", self.events))
+    }
+
+    /// Why an unknown ended though nobody brought evidence and nobody may send it again.
+    pub fn silent_end_of_doubt(&self) -> Option<String> {
+        let may_resend = Repeat::of(self.key()) != Repeat::Unsafe;
+        let silent = self.events.iter().filter(|event| event.from == Some(StateName::Unknown)).any(|event| {
+            let is_resent = may_resend && event.kind == EventKind::ClaimedAgain;
+            event.kind != EventKind::LateAnswer && !is_resent
+        });
+        silent.then(|| format!("an unknown ended by itself: {:#?}", self.events))
     }
 }
 

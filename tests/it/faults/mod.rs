@@ -6,16 +6,22 @@ pub mod caller;
 pub mod history;
 pub mod kills;
 pub mod oracle;
+pub mod races;
 pub mod redis_loss;
 pub mod storm;
 
+use std::env;
 use std::fmt::{self, Display};
-use std::time::Instant;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::{Duration, Instant};
 
 use oncegate::entropy::Entropy;
 
 use self::oracle::Oracle;
 use crate::support::gateway::{Gateway, Settings};
+
+/// Where a run takes its seed from.
+const SEED: &str = "ONCEGATE_TEST_SEED";
 
 /// What the upstream says about a second send. A path of its own for each, and a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +51,13 @@ impl Repeat {
 
 /// Of every gateway here: leases that end soon, and a log that says everything.
 pub fn settings(oracle: &Oracle) -> Settings {
+    settings_that_log(oracle, "debug")
+}
+
+/// The same, with a log of that level.
+pub fn settings_that_log(oracle: &Oracle, level: &str) -> Settings {
     let settings = Settings::towards(&format!("http://{}", oracle.address)).top("store.lease = '500ms'");
-    let settings = settings.top("upstreams.payments.connect_timeout = '20s'").top("log.level = 'debug'");
+    let settings = settings.top("upstreams.payments.connect_timeout = '20s'").top(&format!("log.level = '{level}'"));
     settings.and(
         "[[routes]]
         name = 'with-key'
@@ -112,11 +123,27 @@ impl Display for Tally {
         let Self { name, seed, kills, freezes, calls, receipts, unknown, second_runs, lost_receipts, .. } = self;
         write!(f, "{name}: {kills} kills, {freezes} freezes, {calls} calls, {receipts} receipts, {unknown} unknown, ")?;
         write!(f, "{second_runs} second runs, {lost_receipts} lost receipts, {} violations, ", self.violations.len())?;
-        write!(f, "{:.1} s, seed {seed}", self.began.elapsed().as_secs_f64())
+        write!(f, "{:.1} s, {SEED}={seed}", self.began.elapsed().as_secs_f64())
     }
 }
 
-/// The seed of a run that was given none.
+/// The seed of a run: a new one, or that of `ONCEGATE_TEST_SEED` where a run is to be repeated. Kills, stops, keys and
+/// waits are drawn from it; when threads and processes get their turn is not.
 pub fn any_seed() -> u64 {
-    Entropy::system().unwrap().up_to(u64::from(u32::MAX))
+    match env::var(SEED) {
+        Ok(seed) => seed.parse().expect("ONCEGATE_TEST_SEED is a number"),
+        Err(_) => Entropy::system().unwrap().up_to(u64::from(u32::MAX)),
+    }
+}
+
+/// The random numbers of one actor: the same for the same seed, whatever others draw.
+pub fn stream(seed: u64, actor: &str) -> Entropy {
+    let mut hasher = DefaultHasher::new();
+    (seed, actor).hash(&mut hasher);
+    Entropy::seeded(hasher.finish())
+}
+
+/// A time between the two, in milliseconds.
+pub fn between(entropy: &Entropy, (least, most): (u64, u64)) -> Duration {
+    Duration::from_millis(least + entropy.up_to(most - least))
 }

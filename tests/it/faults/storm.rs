@@ -13,7 +13,7 @@ use oncegate::entropy::Entropy;
 use super::caller::{Meaning, are_same, charge, charge_until_final, meaning};
 use super::history::{self, Stored};
 use super::oracle::Oracle;
-use super::{Repeat, Tally, log_about, settings};
+use super::{Repeat, Tally, between, log_about, settings, stream};
 use crate::support::client::Answer;
 use crate::support::gateway::Gateway;
 use crate::support::ground::Ground;
@@ -47,7 +47,7 @@ struct Sea {
     /// Where the gateways listen at the moment.
     places: Mutex<Vec<SocketAddr>>,
     told: Mutex<Vec<Told>>,
-    entropy: Entropy,
+    seed: u64,
     began: Instant,
     over: Instant,
 }
@@ -63,14 +63,13 @@ struct Told {
 /// Kills and freezes for `length`, then checks what came of it.
 pub fn run(reach: Reach, seed: u64, length: Duration) -> Tally {
     let mut tally = Tally::new(format!("{CLIENTS} clients, {GATEWAYS} gateways, {reach:?} struck"), seed);
-    let entropy = Entropy::seeded(seed);
-    let (oracle, mut ground) = (Oracle::start(entropy.clone(), SLOWEST), Ground::redis());
+    let (oracle, mut ground) = (Oracle::start(stream(seed, "upstream"), SLOWEST), Ground::redis());
     let mut fleet: Vec<_> = (0..GATEWAYS).map(|_| settings(&oracle).start(&ground)).collect();
     let began = Instant::now();
     let sea = Sea {
         places: Mutex::new(fleet.iter().map(Gateway::address).collect()),
         told: Mutex::default(),
-        entropy,
+        seed,
         began,
         over: began + length,
     };
@@ -87,7 +86,7 @@ pub fn run(reach: Reach, seed: u64, length: Duration) -> Tally {
 /// Until every client has his last answer. Kills and freezes.
 fn rage(sea: &Sea, fleet: &mut [Gateway], redis: Option<&mut RedisServer>) -> (usize, usize) {
     thread::scope(|scope| {
-        (0..CLIENTS).for_each(|_| drop(scope.spawn(|| be_client(sea))));
+        (0..CLIENTS).for_each(|client| drop(scope.spawn(move || be_client(sea, client))));
         let redis = redis.map(|redis| scope.spawn(move || strike_store(sea, redis)));
         let strikes = fleet.iter_mut().enumerate();
         let strikes: Vec<_> =
@@ -102,13 +101,14 @@ fn rage(sea: &Sea, fleet: &mut [Gateway], redis: Option<&mut RedisServer>) -> (u
 
 /// Kills or freezes one gateway again and again, and leaves it alive.
 fn strike(sea: &Sea, place: usize, gateway: &mut Gateway) -> (usize, usize) {
+    let entropy = stream(sea.seed, &format!("strikes at {place}"));
     let (mut kills, mut freezes) = (0, 0);
     loop {
-        thread::sleep(sea.between(CALM));
+        thread::sleep(between(&entropy, CALM));
         if Instant::now() >= sea.over {
             return (kills, freezes);
         }
-        if sea.entropy.up_to(1) == 0 {
+        if entropy.up_to(1) == 0 {
             kills += 1;
             gateway.kill();
             gateway.restart();
@@ -116,7 +116,7 @@ fn strike(sea: &Sea, place: usize, gateway: &mut Gateway) -> (usize, usize) {
         } else {
             freezes += 1;
             gateway.freeze();
-            thread::sleep(sea.between(FREEZE));
+            thread::sleep(between(&entropy, FREEZE));
             gateway.thaw();
         }
     }
@@ -124,24 +124,26 @@ fn strike(sea: &Sea, place: usize, gateway: &mut Gateway) -> (usize, usize) {
 
 /// Kills the store again and again, and leaves it alive.
 fn strike_store(sea: &Sea, redis: &mut RedisServer) -> usize {
+    let entropy = stream(sea.seed, "strikes at the store");
     let mut kills = 0;
     loop {
-        thread::sleep(sea.between(CALM));
+        thread::sleep(between(&entropy, CALM));
         if Instant::now() >= sea.over {
             return kills;
         }
         kills += 1;
         redis.kill();
-        thread::sleep(sea.between(CALM));
+        thread::sleep(between(&entropy, CALM));
         redis.restart();
     }
 }
 
-fn be_client(sea: &Sea) {
+fn be_client(sea: &Sea, client: usize) {
+    let entropy = stream(sea.seed, &format!("client {client}"));
     while Instant::now() < sea.over {
-        let key = sea.any_key();
+        let key = sea.any_key(&entropy);
         let until = Instant::now() + PATIENCE_WITH_ALL;
-        let answer = charge_until_final(|| sea.any_place(), &key, PATIENCE_WITH_ONE, until);
+        let answer = charge_until_final(|| sea.any_place(&entropy), &key, PATIENCE_WITH_ONE, until);
         sea.note(key, answer, false);
     }
 }
@@ -187,7 +189,8 @@ fn check(sea: Sea, fleet: &[Gateway], oracle: &Oracle, stored: &[Stored], tally:
 
 /// What does not fit together about one key.
 fn wrongs(stored: &Stored, effects: u32, told: &[&Told], tally: &mut Tally) -> Vec<String> {
-    let mut wrong: Vec<String> = stored.broken_order().into_iter().collect();
+    let broken = [stored.broken_order(), stored.broken_ownership(), stored.silent_end_of_doubt()];
+    let mut wrong: Vec<String> = broken.into_iter().flatten().collect();
     if effects > 1 {
         tally.second_runs += 1;
         wrong.push(format!("it ran {effects} times"));
@@ -215,19 +218,15 @@ fn wrongs(stored: &Stored, effects: u32, told: &[&Told], tally: &mut Tally) -> V
 }
 
 impl Sea {
-    fn any_key(&self) -> String {
-        let repeat = if self.entropy.up_to(1) == 0 { Repeat::Unsafe } else { Repeat::WithKey };
+    fn any_key(&self, entropy: &Entropy) -> String {
+        let repeat = if entropy.up_to(1) == 0 { Repeat::Unsafe } else { Repeat::WithKey };
         let term = self.began.elapsed().as_millis() / TERM.as_millis();
-        repeat.key(format_args!("{term}-{}", self.entropy.up_to(KEYS - 1)))
+        repeat.key(format_args!("{term}-{}", entropy.up_to(KEYS - 1)))
     }
 
-    fn any_place(&self) -> SocketAddr {
-        let place = usize::try_from(self.entropy.up_to(GATEWAYS as u64 - 1)).unwrap();
+    fn any_place(&self, entropy: &Entropy) -> SocketAddr {
+        let place = usize::try_from(entropy.up_to(GATEWAYS as u64 - 1)).unwrap();
         self.places.lock().unwrap()[place]
-    }
-
-    fn between(&self, (least, most): (u64, u64)) -> Duration {
-        Duration::from_millis(least + self.entropy.up_to(most - least))
     }
 
     fn note(&self, key: String, answer: Result<Answer, String>, is_last: bool) {

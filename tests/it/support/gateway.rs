@@ -225,9 +225,12 @@ impl Gateway {
 
     /// Returns when the process stands still.
     pub fn wait_until_stopped(&self) {
+        eventually("a process that stands still", || self.is_stopped().then_some(()));
+    }
+
+    pub fn is_stopped(&self) -> bool {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        let process = WaitId::Pid(Pid::from_child(&self.process.0));
-        eventually("a process that stands still", || waitid(process.clone(), options).unwrap().map(drop));
+        waitid(WaitId::Pid(Pid::from_child(&self.process.0)), options).unwrap().is_some()
     }
 
     pub fn thaw(&self) {
