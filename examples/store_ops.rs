@@ -14,7 +14,7 @@ use oncegate::operation::{
     WriteId,
 };
 use oncegate::store::Store;
-use oncegate::store::file::FileStore;
+use oncegate::store::file::{Durability, FileStore, Settings};
 use oncegate::store::memory::MemoryStore;
 use tokio::task::JoinSet;
 
@@ -29,7 +29,16 @@ async fn main() -> Result<(), Failure> {
     let directory = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
     for callers in [1, 64] {
         let path = directory.join(format!("oncegate-store-ops-{}-{callers}.db", std::process::id()));
-        measure("file", Arc::new(FileStore::open(&path, HOUR, Clock::system())?), callers).await?;
+        measure(
+            "file",
+            Arc::new(FileStore::open(
+                &path,
+                Settings { timeout: HOUR, durability: Durability::Fsync },
+                Clock::system(),
+            )?),
+            callers,
+        )
+        .await?;
         remove(&path)?;
     }
     measure("memory", Arc::new(MemoryStore::new(Clock::system())), 64).await

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     let process = Process { environment: env::vars_os().collect(), program: env::current_exe, scratch: env::temp_dir };
     Arguments::parse().run(&process).unwrap_or_else(|error| {
         complain(&error);
-        ExitCode::FAILURE
+        error.exit_code()
     })
 }
 

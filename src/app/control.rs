@@ -20,6 +20,7 @@ use crate::server::admin::AdminState;
 use crate::server::body::ResponseBody;
 use crate::server::health::{Health, Readiness};
 use crate::server::listener::{Listener, Peer};
+use crate::store::Store;
 use crate::worker::{rules, sweep};
 
 /// Connections of operators and probes: they never wait behind agents.
@@ -28,6 +29,7 @@ const PLACES: usize = 256;
 /// The tasks of the first thread that are not requests of agents.
 pub(super) struct Control {
     readiness: Arc<Readiness>,
+    store: Arc<dyn Store>,
     signals: Signals,
     /// Ended last, so that probes can see the gateway drain.
     stop: CancellationToken,
@@ -60,10 +62,10 @@ impl Control {
         })?);
         tasks.spawn(sweep::sweep(Arc::clone(engine), common.stop.clone()));
         tasks.spawn(rules::compare(Arc::clone(engine)));
-        Ok(Self { readiness, signals: Signals::listen()?, stop, tasks })
+        Ok(Self { readiness, store: Arc::clone(engine.store()), signals: Signals::listen()?, stop, tasks })
     }
 
-    /// Ready while `serving`; a signal stops it, and what is under way is let finish.
+    /// Ready while `serving`; a signal or the end of the store stops it, and what is under way is let finish.
     pub(super) async fn until_stopped(
         mut self,
         common: &Common,
@@ -74,16 +76,20 @@ impl Control {
         let store = place_of(&common.shared.config.store.url);
         tracing::info!(listen = %server.listen, admin = %server.admin, health = %server.health, store, "ready");
         let stopping = async {
-            common.stop.run_until_cancelled(self.signals.next()).await;
+            let ended = tokio::select! {
+                ended = self.store.ended() => Some(ended),
+                _ = common.stop.run_until_cancelled(self.signals.next()) => None,
+            };
             tracing::info!("draining");
             self.readiness.set_draining();
             common.stop.cancel();
+            ended
         };
-        let (served, ()) = tokio::join!(serving, stopping);
+        let (served, ended) = tokio::join!(serving, stopping);
         self.stop.cancel();
         self.tasks.shutdown().await;
         tracing::info!("stopped");
-        served
+        served.and(ended.map_or(Ok(()), |ended| Err(AppError::StoreEnded(ended))))
     }
 }
 

@@ -15,22 +15,22 @@ use tokio_util::sync::CancellationToken;
 
 use self::control::Control;
 use crate::clock::Clock;
-use crate::config::{Config, StoreSettings, StoreUrl, Upstream};
+use crate::config::{self, Config, StoreSettings, StoreUrl, Upstream};
 use crate::engine::buffers::Buffers;
 use crate::engine::{Engine, Lane, Shared};
 use crate::entropy::Entropy;
 use crate::server::door::Instance;
 use crate::server::listener::{self, Listener};
 use crate::server::proxy::Proxy;
-use crate::store::Store;
-use crate::store::file::FileStore;
+use crate::store::file::{self, FileStore};
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
+use crate::store::{Store, StoreError};
 use crate::upstream::{
     Client, Connector, Endpoint, MAX_IDLE, POOL_IDLE, Settings, TcpConnector, TlsError, client_config,
 };
 
-/// Why the gateway could not start.
+/// Why the gateway could not start, or had to end.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     #[error(
@@ -53,6 +53,8 @@ pub enum AppError {
     },
     #[error("the operating system refuses what the gateway needs to run")]
     System(#[from] io::Error),
+    #[error("the gateway had to end")]
+    StoreEnded(#[source] StoreError),
     #[error("a thread of the gateway ended abnormally")]
     Thread,
     #[error("the operating system gives no randomness")]
@@ -80,10 +82,10 @@ enum StoreSource {
     },
 }
 
-/// Runs the gateway until SIGTERM or SIGINT, then lets what is under way finish within `server.drain`.
+/// Runs the gateway until SIGTERM or SIGINT or the end of its store, then lets what is under way finish within `server.drain`.
 ///
 /// # Errors
-/// The gateway could not start; nothing was served.
+/// The gateway could not start and nothing was served, or its store ended while it ran.
 pub fn run(config: Config) -> Result<(), AppError> {
     let runtime = runtime()?;
     let _guard = runtime.enter();
@@ -190,12 +192,20 @@ async fn drain_calls(shared: Arc<Shared>, stop: CancellationToken) {
     }
 }
 
+fn file_settings(store: &StoreSettings) -> file::Settings {
+    let durability = match store.durability {
+        Some(config::Durability::Os) => file::Durability::Os,
+        Some(config::Durability::Fsync | config::Durability::Single) | None => file::Durability::Fsync,
+    };
+    file::Settings { timeout: store.timeout, durability }
+}
+
 impl StoreSource {
     fn open(settings: &StoreSettings) -> Result<Self, AppError> {
         let clock = Clock::system();
         Ok(match &settings.url {
             StoreUrl::Memory => Self::Shared(Arc::new(MemoryStore::new(clock))),
-            StoreUrl::File(path) => Self::Shared(Arc::new(FileStore::open(path, settings.timeout, clock)?)),
+            StoreUrl::File(path) => Self::Shared(Arc::new(FileStore::open(path, file_settings(settings), clock)?)),
             StoreUrl::Redis(url) => {
                 Self::Redis { url: url.0.clone(), namespace: settings.namespace.clone(), timeout: settings.timeout }
             }

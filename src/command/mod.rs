@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::app::AppError;
 use crate::config::{Config, ConfigErrors, Environment, UpstreamMode};
 
 /// An idempotent tool gateway: makes each side effect that an agent asks for happen effectively once per key.
@@ -65,6 +66,9 @@ pub struct Process {
     pub scratch: fn() -> PathBuf,
 }
 
+/// The exit code of a gateway whose store ended.
+const STORE_ENDED: u8 = 74;
+
 /// What a command could not do.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
@@ -73,7 +77,7 @@ pub enum CommandError {
     #[error(transparent)]
     Log(#[from] crate::telemetry::AlreadySetUp),
     #[error(transparent)]
-    App(#[from] crate::app::AppError),
+    App(#[from] AppError),
     #[error(transparent)]
     Explain(#[from] explain::ExplainError),
     #[error(transparent)]
@@ -95,6 +99,19 @@ impl Arguments {
             Command::Explain(arguments) => Ok(explain::run(&arguments, environment)?),
             Command::Demo(arguments) => Ok(demo::run(&arguments, process)?),
             Command::Init(arguments) => Ok(init::run(&arguments, environment)?),
+        }
+    }
+}
+
+impl CommandError {
+    /// What a supervisor can tell apart: 74, `EX_IOERR` of sysexits.h, is a disk that somebody has to look at. All else
+    /// is 1.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::App(AppError::StoreEnded(_)) => ExitCode::from(STORE_ENDED),
+            Self::App(_) | Self::Config(_) | Self::Log(_) | Self::Explain(_) | Self::Init(_) | Self::Demo(_) => {
+                ExitCode::FAILURE
+            }
         }
     }
 }

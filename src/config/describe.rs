@@ -8,7 +8,8 @@ use http::Method;
 use super::explain::RouteExplained;
 use super::rules::{Effect, Forward, KeyMode};
 use super::tree::without_password;
-use super::{Callers, Config, Route, StoreUrl, Upstream};
+use super::words::Word;
+use super::{Callers, Config, Durability, Route, StoreUrl, Upstream};
 use crate::operation::admission::Repeat;
 
 impl Config {
@@ -28,6 +29,13 @@ impl Config {
         if self.store.url == StoreUrl::Memory {
             warnings.push("store: memory: keeps its promises within the life of this process only".to_owned());
         }
+        if self.store.durability == Some(Durability::Os) {
+            warnings.push(
+                "store: durability = \"os\" survives a kill, but a power loss takes about the last second: those calls \
+                 may run again"
+                    .to_owned(),
+            );
+        }
         if matches!(self.callers, Callers::None) && !self.server.listen.ip().is_loopback() {
             warnings
                 .push("callers: with scope = \"none\" everybody who reaches `listen` shares the same keys".to_owned());
@@ -41,7 +49,9 @@ impl Config {
     fn write(&self, text: &mut String) -> fmt::Result {
         let server = &self.server;
         writeln!(text, "listen   {} (admin {}, health {})", server.listen, server.admin, server.health)?;
-        writeln!(text, "store    {}, namespace {}", self.store.url, self.store.namespace)?;
+        write!(text, "store    {}, namespace {}", self.store.url, self.store.namespace)?;
+        self.store.durability.map_or(Ok(()), |durability| write!(text, ", durability {}", durability.word()))?;
+        writeln!(text)?;
         writeln!(text, "callers  {}", self.callers)?;
         for (route, explained) in self.routes.0.iter().zip(&self.explained) {
             write_route(text, route, explained)?;

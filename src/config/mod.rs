@@ -120,6 +120,19 @@ pub struct StoreSettings {
     pub tombstones: Duration,
     pub lease: Duration,
     pub timeout: Duration,
+    /// `memory:` has none.
+    pub durability: Option<Durability>,
+}
+
+/// What a step of the store has to survive before it counts as done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// `file:`: a power loss.
+    Fsync,
+    /// `file:`: a kill of the gateway; a power loss takes about the last second.
+    Os,
+    /// Redis: what the one server that took it survives.
+    Single,
 }
 
 /// Which store keeps the records.

@@ -35,8 +35,8 @@ pub(super) const SERVER: Schema = Schema {
 
 pub(super) const STORE: Schema = Schema {
     name: "[store]",
-    keys: &["url", "namespace", "receipts", "tombstones", "lease", "timeout"],
-    later: &["durability", "replicas", "encryption", "max_open"],
+    keys: &["url", "namespace", "receipts", "tombstones", "lease", "timeout", "durability"],
+    later: &["replicas", "encryption", "max_open"],
 };
 
 pub(super) const CALLERS: Schema = Schema { name: "[callers]", keys: &["scope", "tokens"], later: &[] };

@@ -15,9 +15,10 @@ use super::policy::Policy;
 use super::reader::{Reader, Section, Stated, or};
 use super::text::{self, Text};
 use super::units::{self, Accepts};
-use super::words::word;
+use super::words::{Word, one_of, word};
 use super::{
-    CallerToken, Callers, Log, LogFormat, Secret, Server, StoreSettings, StoreUrl, Upstream, grammar, schema, url,
+    CallerToken, Callers, Durability, Log, LogFormat, Secret, Server, StoreSettings, StoreUrl, Upstream, grammar,
+    schema, url,
 };
 
 const KIB: u64 = 1 << 10;
@@ -57,6 +58,7 @@ pub(super) fn store(reader: &mut Reader<'_>, root: &Section<'_>) -> (StoreSettin
     let policy = Policy::of_store(reader, section);
     let url = or(reader.text(section, "url", url::store), StoreUrl::File(PathBuf::from("data/oncegate.db")));
     let tombstones = policy.tombstones.as_ref().map_or(TOMBSTONES, |stated| stated.value);
+    let durability = durability(reader, section, &url);
     let settings = StoreSettings {
         namespace: namespace(reader, section, &url),
         url,
@@ -64,6 +66,7 @@ pub(super) fn store(reader: &mut Reader<'_>, root: &Section<'_>) -> (StoreSettin
         tombstones,
         lease: or(reader.text(section, "lease", lease), Duration::from_secs(10)),
         timeout: or(reader.text(section, "timeout", units::duration), Duration::from_secs(1)),
+        durability,
     };
     (settings, policy)
 }
@@ -99,6 +102,27 @@ pub(super) fn log(reader: &mut Reader<'_>, root: &Section<'_>) -> Log {
     Log {
         level: or(reader.text(section, "level", grammar::level), tracing::Level::INFO),
         format: or(reader.text(section, "format", word), LogFormat::Auto),
+    }
+}
+
+/// Each kind of store has words of its own; the first is what it does unless told otherwise.
+fn durability(reader: &mut Reader<'_>, section: &Section<'_>, url: &StoreUrl) -> Option<Durability> {
+    let stated = reader.text(section, "durability", word::<Durability>);
+    let known: &[Durability] = match url {
+        StoreUrl::Memory => &[],
+        StoreUrl::File(_) => &[Durability::Fsync, Durability::Os],
+        StoreUrl::Redis(_) => &[Durability::Single],
+    };
+    match stated {
+        Some(stated) if !known.contains(&stated.value) => {
+            let accepts = match known {
+                [] => "memory: keeps nothing that could be lost; leave it out".into(),
+                words => one_of(words.iter().map(|value| value.word())),
+            };
+            reader.errors.push(stated.refused(Problem::Contradiction(accepts)));
+            None
+        }
+        stated => stated.map(|stated| stated.value).or_else(|| known.first().copied()),
     }
 }
 

@@ -2,11 +2,11 @@
 
 use crate::operation::admission::Repeat;
 
-use super::LogFormat;
 use super::rules::{
     ClientKey, Compare, Effect, Forward, InFlight, KeyFormat, KeyMode, OnChangedPayload, OnLargeBody, OnStoreDown,
 };
 use super::units::Accepts;
+use super::{Durability, LogFormat};
 
 /// A value that the file names by one of a few words.
 pub(super) trait Word: Copy + 'static {
@@ -55,6 +55,7 @@ words!(ClientKey { Trust = "trust", PreferDerived = "prefer-derived", Ignore = "
 words!(Forward { Verbatim = "verbatim", Made = "made" });
 words!(KeyFormat { Hex = "hex", Base64Url = "base64url", Uuid = "uuid" });
 words!(Compare { Auto = "auto", Json = "json", Form = "form", Multipart = "multipart", Bytes = "bytes" });
+words!(Durability { Fsync = "fsync", Os = "os", Single = "single" });
 words!(LogFormat { Auto = "auto", Pretty = "pretty", Json = "json" });
 
 impl Word for OnChangedPayload {

@@ -191,7 +191,7 @@ async fn take_back(mut owner: Owner, before: Option<Fence>, keep: Retention) {
         let is_late = match owner.write(|operation, step| operation.end(ended, keep, step)).await {
             Ok(()) => return crash_point::reached(Point::AfterWithdrawal),
             Err(WriteError::Illegal(_)) => return,
-            Err(WriteError::Store(_)) => true,
+            Err(WriteError::Store(error)) => !matches!(error, StoreError::Ended(_)),
             Err(WriteError::Gone) => since.elapsed() < owner.lease(),
             Err(WriteError::Fenced(found)) => Some(found.operation.fence) == before && since.elapsed() < owner.lease(),
         };

@@ -120,6 +120,7 @@ pub fn store_problem(error: &StoreError) -> Problem {
         | StoreError::Connection(_)
         | StoreError::LostMemory(_)
         | StoreError::Refused(_)
+        | StoreError::Ended(_)
         | StoreError::Unencodable(_)
         | StoreError::Corrupt(_) => Code::StoreUnavailable,
     };

@@ -202,6 +202,7 @@ fn store_problem(error: StoreError) -> Problem {
         | StoreError::Connection(_)
         | StoreError::LostMemory(_)
         | StoreError::Refused(_)
+        | StoreError::Ended(_)
         | StoreError::Corrupt(_) => Code::StoreUnavailable,
     };
     Problem::new(code, error.to_string())

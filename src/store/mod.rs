@@ -8,6 +8,8 @@ pub mod memory;
 pub mod record;
 pub mod redis;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 
 use crate::clock::Timestamp;
@@ -76,6 +78,9 @@ pub enum StoreError {
     /// Nothing was written.
     #[error("the record has no stored form")]
     Unencodable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Nothing was written, and nothing will be: the process has to end. See [`Store::ended`].
+    #[error("the store takes no more writes: {0}")]
+    Ended(#[source] Arc<dyn std::error::Error + Send + Sync>),
     #[error("the record cannot be read")]
     Corrupt(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
@@ -119,6 +124,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Asks the store whether it would take a write now.
     async fn ping(&self) -> Result<(), StoreError>;
+
+    /// Returns once this store will never take a write again, with why. Whoever hears of it ends the process: only one
+    /// that starts anew sees what the disk holds. A store that comes back by itself never ends.
+    async fn ended(&self) -> StoreError {
+        std::future::pending().await
+    }
 }
 
 /// The place in a list that counts its records in the order of their creation; without a cursor, before the newest.

@@ -7,9 +7,10 @@ use oncegate::entropy::Entropy;
 
 use crate::faults::kills::Moment;
 use crate::faults::oracle::Oracle;
+use crate::faults::power_loss::Durability;
 use crate::faults::redis_loss::Loss;
 use crate::faults::storm::Reach;
-use crate::faults::{Repeat, any_seed, caller, kills, races, redis_loss, settings, storm};
+use crate::faults::{Repeat, any_seed, caller, kills, power_loss, races, redis_loss, settings, storm};
 use crate::support::ground::Ground;
 use crate::support::link::Link;
 use crate::support::{PATIENCE, eventually};
@@ -53,6 +54,16 @@ fn killed_after_the_send_a_call_with_a_key_gets_its_receipt() {
 fn killed_anywhere_nothing_runs_twice() {
     kill(Ground::file(), Repeat::Unsafe, Moment::Anywhere);
     kill(Ground::file(), Repeat::WithKey, Moment::Anywhere);
+}
+
+#[test]
+fn a_power_loss_takes_nothing_that_was_answered() {
+    power_loss::run(Durability::Fsync, ROUNDS, any_seed()).conclude();
+}
+
+#[test]
+fn with_durability_os_a_power_loss_leaves_a_whole_file() {
+    power_loss::run(Durability::Os, ROUNDS, any_seed()).conclude();
 }
 
 #[test]

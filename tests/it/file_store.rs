@@ -15,7 +15,7 @@ use oncegate::store::{Claimed, Store, StoreError, Written};
 use rusqlite::Connection;
 
 use crate::support::operations::*;
-use crate::support::stores::open_file;
+use crate::support::stores::{open_file, patient};
 
 /// Where the child process of `what_was_acknowledged_survives_a_kill` keeps its store.
 const CHILD: &str = "ONCEGATE_TEST_STORE";
@@ -123,7 +123,7 @@ async fn purging_takes_receipts_out_of_the_file_and_leaves_tombstones() {
 async fn a_file_that_cannot_be_written_refuses_in_time_and_recovers() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store.db");
-    let store = FileStore::open(&path, Duration::from_millis(300), Clock::system()).unwrap();
+    let store = FileStore::open(&path, patient(Duration::from_millis(300)), Clock::system()).unwrap();
     let shell = Connection::open(&path).unwrap();
     shell.execute_batch("BEGIN IMMEDIATE").unwrap();
     let change = claim(&store, "held-up");

@@ -4,6 +4,7 @@
 #![expect(unreachable_pub, reason = "nobody imports from a test binary")]
 
 mod acceptance;
+mod broken_disk;
 mod crash_points;
 mod crashes;
 mod faults;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::faults::kills::{self, Moment};
+use crate::faults::power_loss::{self, Durability};
 use crate::faults::races;
 use crate::faults::redis_loss::{self, Loss};
 use crate::faults::storm::{self, Reach};
@@ -11,6 +12,7 @@ use crate::support::ground::Ground;
 
 const ROUNDS: usize = 50;
 const RACES: usize = 20_000;
+const POWER_LOSSES: usize = 200;
 const STORM: Duration = Duration::from_secs(30);
 const BOTH: [Repeat; 2] = [Repeat::Unsafe, Repeat::WithKey];
 
@@ -39,6 +41,16 @@ fn a_gateway_killed_after_the_send() {
 #[test]
 fn a_gateway_killed_anywhere() {
     kill_at(Moment::Anywhere);
+}
+
+#[test]
+fn a_power_loss_that_takes_nothing() {
+    power_loss::run(Durability::Fsync, POWER_LOSSES, any_seed()).conclude();
+}
+
+#[test]
+fn a_power_loss_with_durability_os() {
+    power_loss::run(Durability::Os, POWER_LOSSES, any_seed()).conclude();
 }
 
 #[test]

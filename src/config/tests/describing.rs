@@ -36,7 +36,8 @@ fn origins_of_the_weaker_layers() {
 
 #[test]
 fn no_secret_is_described() {
-    let text = format!("{CONTRACT}\n").replace("file:data/oncegate.db", "redis://me:p4ss@127.0.0.1:6379");
+    let text = format!("{CONTRACT}\n").replace("\"fsync\"", "\"single\"");
+    let text = text.replace("file:data/oncegate.db", "redis://me:p4ss@127.0.0.1:6379");
     let config = config(&text);
     let said = format!("{}\n{config:?}", config.describe());
     for secret in ["s3cret", "b0t", "the-next-one", "p4ss"] {
@@ -46,12 +47,22 @@ fn no_secret_is_described() {
 }
 
 #[test]
+fn what_the_store_survives_is_shown() {
+    let store = |more: &str| line(&config(&format!("{LEAST}[store]\n{more}")), "store");
+    assert!(store("").ends_with("namespace oncegate, durability fsync"), "what is built in");
+    assert!(store("durability = \"os\"").ends_with(", durability os"));
+    assert!(store("url = \"redis://h\"\nnamespace = \"n\"").ends_with(", durability single"));
+    assert_eq!(store("url = \"memory:\""), "store memory:, namespace oncegate");
+}
+
+#[test]
 fn weak_promises_are_warned_about() {
     let warned = |more: &str| config(&format!("{LEAST}{more}")).warnings().join("\n");
     assert!(warned("").contains("route all: writes go to upstream main, which does not state `repeat`"));
     assert_eq!(warned("effect = \"read\""), "");
     assert_eq!(warned("repeat = \"unsafe\""), "", "who states it knows it");
     assert!(warned("[store]\nurl = \"memory:\"").contains("within the life of this process only"));
+    assert!(warned("[store]\ndurability = \"os\"").contains("a power loss takes about the last second"));
     assert!(warned("max_body = \"1GiB\"").contains("more than server.buffers"));
     assert!(warned("repeat = \"with-key\"\nkey.upstream_header = \"off\"").contains("sends it none of our keys"));
     assert!(warned("[server]\nlisten = \"[::]:80\"\n[callers]\nscope = \"none\"").contains("shares the same keys"));

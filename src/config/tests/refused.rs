@@ -35,7 +35,7 @@ fn services_that_cannot_be() {
 fn what_the_contract_has_and_this_version_has_not_is_said_plainly() {
     for (table, keys) in [
         ("server", &["tls"][..]),
-        ("store", &["durability", "replicas", "encryption", "max_open"]),
+        ("store", &["replicas", "encryption", "max_open"]),
         ("upstreams.main", &["protocol", "dialect", "preset", "client_cert", "client_key", "proxy", "listen"]),
         ("routes.payload", &["redact", "schema"]),
         ("routes.retry", &["budget"]),
@@ -280,7 +280,7 @@ rate = "5/s""#,
     (
         r#"[store]
 zzzzzz = 1"#,
-        r#"gateway.toml:9:1: store.zzzzzz: unknown key `zzzzzz`; [store] accepts url, namespace, receipts, tombstones, lease, timeout"#,
+        r#"gateway.toml:9:1: store.zzzzzz: unknown key `zzzzzz`; [store] accepts url, namespace, receipts, tombstones, lease, timeout, durability"#,
     ),
     (
         r#"[log]
@@ -457,6 +457,29 @@ url = "rediss://u:pw@h:1""#,
         r#"[store]
 lease = "1ms""#,
         r#"gateway.toml:9:9: store.lease = "1ms": at least "50ms": an owner has to renew it in time"#,
+    ),
+    (
+        r#"[store]
+durability = "single""#,
+        r#"gateway.toml:9:14: store.durability = "single": "fsync" or "os""#,
+    ),
+    (
+        r#"[store]
+durability = "sync""#,
+        r#"gateway.toml:9:14: store.durability = "sync": "fsync", "os" or "single""#,
+    ),
+    (
+        r#"[store]
+url = "redis://h"
+namespace = "n"
+durability = "os""#,
+        r#"gateway.toml:11:14: store.durability = "os": "single""#,
+    ),
+    (
+        r#"[store]
+url = "memory:"
+durability = "fsync""#,
+        r#"gateway.toml:10:14: store.durability = "fsync": memory: keeps nothing that could be lost; leave it out"#,
     ),
     (r#"[upstreams.b]"#, r#"gateway.toml:8:1: upstreams.b.url: missing; where the upstream is"#),
     (

@@ -4,15 +4,15 @@
 //! the pages may be lost, and the second one would succeed. So checkpoints are made here and their errors stop the store.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ffi};
 
-use super::leaves_doubt;
+use super::doubt::{Cause, Doubt};
 
 const PAUSE: Duration = Duration::from_secs(1);
 /// Pages of a log that only ends if somebody moves its last page while nobody writes.
@@ -25,16 +25,15 @@ pub(super) struct Checkpointer {
     thread: Option<JoinHandle<()>>,
 }
 
-#[derive(Default)]
 struct Log {
     is_long: AtomicBool,
-    doubt: OnceLock<Arc<rusqlite::Error>>,
+    doubt: Doubt,
 }
 
 impl Checkpointer {
-    pub(super) fn start(connection: Connection) -> io::Result<Self> {
+    pub(super) fn start(connection: Connection, doubt: Doubt) -> io::Result<Self> {
         let (wake, woken) = sync_channel(1);
-        let log = Arc::new(Log::default());
+        let log = Arc::new(Log { is_long: AtomicBool::new(false), doubt });
         let shared = Arc::clone(&log);
         let name = thread::Builder::new().name("store-pages".into());
         let thread = name.spawn(move || shared.keep_short(&connection, &woken))?;
@@ -49,13 +48,15 @@ impl Checkpointer {
         }
     }
 
-    /// For the thread that writes, between two commits: lends a hand if the log is long, and says which error left the
-    /// disk in doubt, if one did.
-    pub(super) fn doubt(&self, writer: &Connection) -> Option<Arc<rusqlite::Error>> {
+    pub(super) fn doubt(&self) -> Doubt {
+        self.log.doubt.clone()
+    }
+
+    /// For the thread that writes, between two commits: lends a hand if the log is long.
+    pub(super) fn lend_a_hand(&self, writer: &Connection) {
         if self.log.is_long.load(Ordering::Relaxed) {
             self.log.shorten(writer);
         }
-        self.log.doubt.get().cloned()
     }
 }
 
@@ -71,7 +72,7 @@ impl Drop for Checkpointer {
 
 impl Log {
     fn keep_short(&self, connection: &Connection, woken: &Receiver<()>) {
-        while woken.recv().is_ok() && self.doubt.get().is_none() {
+        while woken.recv().is_ok() && self.doubt.cause().is_none() {
             self.shorten(connection);
             thread::park_timeout(PAUSE);
         }
@@ -80,13 +81,20 @@ impl Log {
     /// Moves what can be moved without holding anybody up.
     fn shorten(&self, connection: &Connection) {
         let pages = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(1));
-        match pages {
+        match pages.map_err(Cause::of) {
             Ok(pages) => self.is_long.store(pages > LONG, Ordering::Relaxed),
-            Err(error) if leaves_doubt(&error) => {
-                tracing::error!(%error, "the store writes no more: pages that were moved may be lost");
-                self.doubt.get_or_init(|| Arc::new(error));
-            }
-            Err(error) => tracing::warn!(%error, "the pages of the store cannot be moved now"),
+            Err(Ok(cause)) => drop(self.doubt.raise(cause)),
+            Err(Err(error)) => tracing::warn!(%error, "the pages of the store cannot be moved now"),
         }
     }
+}
+
+/// Moves the whole log into the file and empties it, where nobody else uses them.
+///
+/// After an fsync that failed, the log that is read may not be the one on the disk. What is moved is written again, and
+/// this time its fsync proves something.
+pub(super) fn empty_log(connection: &Connection) -> rusqlite::Result<()> {
+    let is_busy: bool = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    let busy = || rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), None);
+    if is_busy { Err(busy()) } else { Ok(()) }
 }

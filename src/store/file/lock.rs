@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use super::place::beside;
+
 /// Why the file is not ours.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
@@ -33,9 +35,8 @@ impl Lock {
 /// Makes the file and its directory where they are missing, and takes the lock beside it.
 pub(super) fn take(path: &Path) -> Result<Lock, LockError> {
     let path = make(path).map_err(|source| LockError::Unusable { path: path.to_owned(), source })?;
-    let mut name = path.clone().into_os_string();
-    name.push(".lock");
-    let file = private_file(Path::new(&name)).map_err(|source| LockError::Unlockable { path: path.clone(), source })?;
+    let file =
+        private_file(&beside(&path, ".lock")).map_err(|source| LockError::Unlockable { path: path.clone(), source })?;
     match file.try_lock() {
         Ok(()) => Ok(Lock { path, _file: file }),
         Err(TryLockError::WouldBlock) => Err(LockError::Taken(path)),

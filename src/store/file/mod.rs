@@ -5,7 +5,9 @@
 //! committed. A lock file keeps every second process out, so whoever opened the file knows that the leases in it are over.
 
 mod checkpoint;
+mod doubt;
 mod lock;
+mod place;
 mod queries;
 mod reader;
 mod row;
@@ -17,7 +19,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rusqlite::ErrorCode;
 
 use crate::clock::{Clock, Timestamp};
 use crate::crash_point::{self, Point};
@@ -25,7 +26,9 @@ use crate::operation::transition::Change;
 use crate::operation::{Event, OperationId, StoredRequest};
 use crate::store::{Claimed, Found, Page, Store, StoreError, Written, position};
 use checkpoint::Checkpointer;
+use doubt::Doubt;
 pub use lock::LockError;
+use place::Place;
 use reader::Readers;
 use row::Row;
 pub use schema::SchemaError;
@@ -37,10 +40,28 @@ use writer::Writer;
 pub struct FileStore {
     clock: Clock,
     timeout: Duration,
+    doubt: Doubt,
     writer: Writer,
     readers: Readers,
     // Dropped last: nobody else may open the file while a thread still uses it.
     _lock: lock::Lock,
+}
+
+/// How the file is used.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// No call to the store takes longer.
+    pub timeout: Duration,
+    pub durability: Durability,
+}
+
+/// What is true of a step that was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// It is on the disk.
+    Fsync,
+    /// The operating system has it: it outlives this process, and a power loss after about a second.
+    Os,
 }
 
 /// Why the file cannot be used as a store.
@@ -50,6 +71,10 @@ pub enum OpenError {
     Lock(#[from] LockError),
     #[error(transparent)]
     Schema(#[from] SchemaError),
+    #[error("the log of the store cannot be moved into its file")]
+    Log(#[source] rusqlite::Error),
+    #[error("the files of the store are not where they were opened")]
+    Place(#[source] std::io::Error),
     #[error("the store cannot start its threads")]
     Thread(#[source] std::io::Error),
 }
@@ -57,18 +82,20 @@ pub enum OpenError {
 impl FileStore {
     /// Opens the file, or makes it, readable by its owner only. Leases of an earlier life end here.
     ///
-    /// No call to the store takes longer than `timeout`.
-    ///
     /// # Errors
     /// Another process has the file, a newer version wrote it, or it is no store.
-    pub fn open(path: &Path, timeout: Duration, clock: Clock) -> Result<Self, OpenError> {
+    pub fn open(path: &Path, settings: Settings, clock: Clock) -> Result<Self, OpenError> {
         let lock = lock::take(path)?;
-        let connection = schema::open_to_write(lock.path(), timeout)?;
+        let connection = schema::open_to_write(lock.path(), settings)?;
         steps::end_leases(&connection, clock.now()).map_err(SchemaError::Damaged)?;
-        let readers = Readers::start(lock.path(), timeout)?;
-        let pages = Checkpointer::start(schema::open_durable(lock.path(), timeout)?).map_err(OpenError::Thread)?;
-        let writer = Writer::start(connection, pages, clock.clone()).map_err(OpenError::Thread)?;
-        Ok(Self { clock, timeout, writer, readers, _lock: lock })
+        checkpoint::empty_log(&connection).map_err(OpenError::Log)?;
+        let doubt = Doubt::default();
+        let readers = Readers::start(lock.path(), settings, doubt.clone())?;
+        let pages = schema::open_durable(lock.path(), settings)?;
+        let pages = Checkpointer::start(pages, doubt.clone()).map_err(OpenError::Thread)?;
+        let place = Place::of(lock.path()).map_err(OpenError::Place)?;
+        let writer = Writer::start(connection, pages, place, clock.clone()).map_err(OpenError::Thread)?;
+        Ok(Self { clock, timeout: settings.timeout, doubt, writer, readers, _lock: lock })
     }
 
     async fn in_time<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
@@ -132,6 +159,15 @@ impl Store for FileStore {
     async fn ping(&self) -> Result<(), StoreError> {
         self.in_time(self.writer.step(steps::ping)).await
     }
+
+    async fn ended(&self) -> StoreError {
+        loop {
+            self.doubt.raised().await;
+            if let Some(cause) = self.doubt.cause() {
+                return StoreError::Ended(cause);
+            }
+        }
+    }
 }
 
 /// Why a step or a query has no answer.
@@ -153,14 +189,6 @@ impl From<rusqlite::Error> for Failure {
     fn from(error: rusqlite::Error) -> Self {
         Self::Database(error)
     }
-}
-
-/// Whether nobody knows what the disk holds after `error`. The others say that nothing was written, and may pass.
-fn leaves_doubt(error: &rusqlite::Error) -> bool {
-    !matches!(
-        error.sqlite_error_code(),
-        Some(ErrorCode::DiskFull | ErrorCode::ReadOnly | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
-    )
 }
 
 /// Only a panic ends a thread of a store that is in use.

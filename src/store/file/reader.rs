@@ -4,12 +4,12 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Failure, OpenError, ThreadEnded, schema};
+use super::doubt::{Cause, Doubt};
+use super::{Failure, OpenError, Settings, ThreadEnded, schema};
 use crate::store::StoreError;
 
 const READERS: usize = 2;
@@ -21,6 +21,7 @@ type Query = Box<dyn FnOnce(&Connection) + Send>;
 pub(super) struct Readers {
     readers: Vec<Reader>,
     next: AtomicUsize,
+    doubt: Doubt,
 }
 
 struct Reader {
@@ -29,12 +30,12 @@ struct Reader {
 }
 
 impl Readers {
-    pub(super) fn start(path: &Path, timeout: Duration) -> Result<Self, OpenError> {
+    pub(super) fn start(path: &Path, settings: Settings, doubt: Doubt) -> Result<Self, OpenError> {
         let readers = (0..READERS).map(|_| {
-            let connection = schema::open_to_read(path, timeout)?;
+            let connection = schema::open_to_read(path, settings)?;
             Reader::start(connection).map_err(OpenError::Thread)
         });
-        Ok(Self { readers: readers.collect::<Result<_, _>>()?, next: AtomicUsize::new(0) })
+        Ok(Self { readers: readers.collect::<Result<_, _>>()?, next: AtomicUsize::new(0), doubt })
     }
 
     /// Runs `query` on committed data.
@@ -54,7 +55,16 @@ impl Readers {
         match answer.await.map_err(|_| ThreadEnded)? {
             Ok(value) => Ok(value),
             Err(Failure::Step(error)) => Err(error),
-            Err(Failure::Database(error)) => Err(StoreError::Connection(Box::new(error))),
+            Err(Failure::Database(error)) => Err(self.failed(error)),
+        }
+    }
+
+    /// Damage ends the store: a key that is not found in a damaged file may have run. Other errors are of this query only.
+    fn failed(&self, error: rusqlite::Error) -> StoreError {
+        match Cause::of(error) {
+            Ok(cause @ Cause::Damaged(_)) => StoreError::Ended(self.doubt.raise(cause)),
+            Ok(Cause::Disk(error)) | Err(error) => StoreError::Connection(Box::new(error)),
+            Ok(cause @ Cause::Replaced(_)) => StoreError::Connection(Box::new(cause)),
         }
     }
 

@@ -1,10 +1,11 @@
 //! The tables, and how a connection to them is opened.
 
 use std::path::Path;
-use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
+
+use super::{Durability, Settings};
 
 const VERSION: i64 = 1;
 
@@ -60,35 +61,46 @@ impl From<rusqlite::Error> for SchemaError {
 }
 
 /// The one connection that writes; makes the tables where they are missing.
-pub(super) fn open_to_write(path: &Path, timeout: Duration) -> Result<Connection, SchemaError> {
-    let mut connection = open_durable(path, timeout)?;
+pub(super) fn open_to_write(path: &Path, settings: Settings) -> Result<Connection, SchemaError> {
+    let mut connection = open_durable(path, settings)?;
     connection.pragma_update(None, "foreign_keys", true)?;
     make_tables(&mut connection)?;
     Ok(connection)
 }
 
-/// A connection whose every commit and checkpoint reaches the disk. It makes no checkpoint by itself.
-pub(super) fn open_durable(path: &Path, timeout: Duration) -> Result<Connection, SchemaError> {
-    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE, timeout)?;
+/// A connection whose every checkpoint reaches the disk, and every commit where it has to. It makes no checkpoint by
+/// itself, not even as the last one that is closed.
+pub(super) fn open_durable(path: &Path, settings: Settings) -> Result<Connection, SchemaError> {
+    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE, settings)?;
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if mode != "wal" {
         return Err(SchemaError::NoWriteAheadLog);
     }
-    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "synchronous", synchronous(settings.durability))?;
     // Only some systems have it; there a plain fsync does not reach the disk.
     connection.pragma_update(None, "fullfsync", true)?;
     connection.pragma_update(None, "checkpoint_fullfsync", true)?;
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(connection)
 }
 
-/// A connection that cannot write.
-pub(super) fn open_to_read(path: &Path, timeout: Duration) -> Result<Connection, SchemaError> {
-    Ok(open(path, OpenFlags::SQLITE_OPEN_READ_ONLY, timeout)?)
+/// `NORMAL` syncs the log before its pages are moved, so that a power loss takes its end and never tears the file; `OFF`
+/// would save no more and could.
+fn synchronous(durability: Durability) -> &'static str {
+    match durability {
+        Durability::Fsync => "FULL",
+        Durability::Os => "NORMAL",
+    }
 }
 
-/// An operator's shell may hold the file for a moment; within `timeout` that is waited for.
-fn open(path: &Path, flags: OpenFlags, timeout: Duration) -> rusqlite::Result<Connection> {
+/// A connection that cannot write.
+pub(super) fn open_to_read(path: &Path, settings: Settings) -> Result<Connection, SchemaError> {
+    Ok(open(path, OpenFlags::SQLITE_OPEN_READ_ONLY, settings)?)
+}
+
+/// An operator's shell may hold the file for a moment; within the timeout that is waited for.
+fn open(path: &Path, flags: OpenFlags, Settings { timeout, .. }: Settings) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(timeout)?;
     connection.set_prepared_statement_cache_capacity(32);

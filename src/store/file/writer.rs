@@ -1,8 +1,7 @@
 //! The thread that writes, and group commit.
 //!
 //! All steps that wait while one commit runs share the next: one fsync for all of them. A step is answered after the
-//! commit that holds it, never before. After an error that leaves the disk in doubt nothing is written any more: a second
-//! fsync would succeed and prove nothing.
+//! commit that holds it, never before.
 
 use std::io;
 use std::sync::Arc;
@@ -11,8 +10,10 @@ use std::thread::{self, JoinHandle};
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
-use super::checkpoint::Checkpointer;
-use super::{Failure, ThreadEnded, leaves_doubt};
+use super::checkpoint::{Checkpointer, empty_log};
+use super::doubt::{Cause, Doubt};
+use super::place::Place;
+use super::{Failure, ThreadEnded};
 use crate::clock::{Clock, Timestamp};
 use crate::store::StoreError;
 
@@ -25,9 +26,10 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(connection: Connection, pages: Checkpointer, clock: Clock) -> io::Result<Self> {
+    pub(super) fn start(connection: Connection, pages: Checkpointer, place: Place, clock: Clock) -> io::Result<Self> {
         let (steps, waiting) = mpsc::channel(BATCH);
-        let committer = Committer { connection, pages, clock, waiting, doubt: None };
+        let doubt = pages.doubt();
+        let committer = Committer { connection, pages, place, clock, waiting, doubt };
         let thread = thread::Builder::new().name("store-write".into()).spawn(move || committer.run())?;
         Ok(Self { steps: Some(steps), thread: Some(thread) })
     }
@@ -60,10 +62,10 @@ impl Drop for Writer {
 struct Committer {
     connection: Connection,
     pages: Checkpointer,
+    place: Place,
     clock: Clock,
     waiting: mpsc::Receiver<Box<dyn Step>>,
-    /// Why nothing is written any more.
-    doubt: Option<Arc<rusqlite::Error>>,
+    doubt: Doubt,
 }
 
 impl Committer {
@@ -75,6 +77,7 @@ impl Committer {
                 step.answer(end.as_ref().err());
             }
         }
+        self.close();
     }
 
     fn gather(&mut self, first: Box<dyn Step>) -> Vec<Box<dyn Step>> {
@@ -87,11 +90,12 @@ impl Committer {
     }
 
     fn end(&mut self, batch: &mut [Box<dyn Step>]) -> Result<(), BatchError> {
-        self.doubt = self.doubt.take().or_else(|| self.pages.doubt(&self.connection));
-        if let Some(cause) = &self.doubt {
-            return Err(BatchError::Stopped(Arc::clone(cause)));
+        self.pages.lend_a_hand(&self.connection);
+        if let Some(cause) = self.doubt.cause() {
+            return Err(BatchError::Ended(cause));
         }
         self.commit(batch).map_err(|error| self.failed(error))?;
+        self.look_around()?;
         self.pages.wake();
         Ok(())
     }
@@ -105,13 +109,30 @@ impl Committer {
     }
 
     fn failed(&mut self, error: rusqlite::Error) -> BatchError {
-        let cause = Arc::new(error);
-        if !leaves_doubt(&cause) {
-            return BatchError::Refused(cause);
+        match Cause::of(error) {
+            Ok(cause) => self.in_doubt(cause),
+            Err(error) => BatchError::Refused(Arc::new(error)),
         }
-        tracing::error!(error = %cause, "the store writes no more: an error left the disk in doubt");
-        self.doubt = Some(Arc::clone(&cause));
-        BatchError::InDoubt(cause)
+    }
+
+    /// After each commit: no step is answered that went to a file which is not at its place any more.
+    fn look_around(&self) -> Result<(), BatchError> {
+        let lost = self.place.lost().map(|path| Cause::Replaced(path.to_owned()));
+        lost.map_or(Ok(()), |cause| Err(self.in_doubt(cause)))
+    }
+
+    fn in_doubt(&self, cause: Cause) -> BatchError {
+        BatchError::InDoubt(self.doubt.raise(cause))
+    }
+
+    /// What is left in the log is moved, but never after a doubt: that would be another try.
+    fn close(self) {
+        if self.doubt.cause().is_some() {
+            return;
+        }
+        if let Err(error) = empty_log(&self.connection) {
+            tracing::warn!(%error, "the log of the store is left for the next start");
+        }
     }
 }
 
@@ -121,9 +142,9 @@ enum BatchError {
     /// It went back whole; the next one may succeed.
     Refused(Arc<rusqlite::Error>),
     /// It may or may not be on the disk.
-    InDoubt(Arc<rusqlite::Error>),
-    /// An earlier one was left in doubt; this one was not begun.
-    Stopped(Arc<rusqlite::Error>),
+    InDoubt(Arc<Cause>),
+    /// The store had ended before; this one was not begun.
+    Ended(Arc<Cause>),
 }
 
 impl From<&BatchError> for StoreError {
@@ -131,7 +152,7 @@ impl From<&BatchError> for StoreError {
         match error {
             BatchError::Refused(cause) => Self::Refused(cause.to_string()),
             BatchError::InDoubt(cause) => Self::Connection(Box::new(Arc::clone(cause))),
-            BatchError::Stopped(cause) => Self::Refused(format!("it writes no more since an error: {cause}")),
+            BatchError::Ended(cause) => Self::Ended(Arc::<Cause>::clone(cause)),
         }
     }
 }
@@ -186,7 +207,8 @@ mod tests {
     use rusqlite::ErrorCode;
     use rusqlite::ffi::{self, SQLITE_FULL, SQLITE_IOERR_FSYNC};
 
-    use super::super::schema;
+    use super::super::place::beside;
+    use super::super::{Durability, Settings, schema};
     use super::*;
 
     #[tokio::test]
@@ -209,7 +231,7 @@ mod tests {
         note(&writer, "before").await.unwrap();
         assert!(matches!(fail(&writer, SQLITE_IOERR_FSYNC).await, Err(StoreError::Connection(_))));
         for _ in 0..2 {
-            assert!(matches!(note(&writer, "after").await, Err(StoreError::Refused(_))));
+            assert!(matches!(note(&writer, "after").await, Err(StoreError::Ended(_))));
         }
         assert_eq!(notes(&directory), ["before"]);
     }
@@ -228,10 +250,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("store.db");
         drop(Connection::open(&path).unwrap());
-        let second = Duration::from_secs(1);
-        let connection = schema::open_to_write(&path, second).unwrap();
-        let pages = Checkpointer::start(schema::open_durable(&path, second).unwrap()).unwrap();
-        (directory, Writer::start(connection, pages, Clock::system()).unwrap())
+        let settings = Settings { timeout: Duration::from_secs(1), durability: Durability::Fsync };
+        let connection = schema::open_to_write(&path, settings).unwrap();
+        let pages = Checkpointer::start(schema::open_durable(&path, settings).unwrap(), Doubt::default()).unwrap();
+        std::fs::write(beside(&path, ".lock"), "").unwrap();
+        let place = Place::of(&path).unwrap();
+        (directory, Writer::start(connection, pages, place, Clock::system()).unwrap())
     }
 
     async fn note(writer: &Writer, name: &'static str) -> Result<(), StoreError> {

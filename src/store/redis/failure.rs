@@ -136,6 +136,7 @@ fn without_false_no(error: StoreError, doubt: bool) -> StoreError {
         | StoreError::Refused(_)
         | StoreError::RecordTooNew(_)
         | StoreError::Unencodable(_)
+        | StoreError::Ended(_)
         | StoreError::Corrupt(_) => error,
     }
 }

@@ -6,6 +6,7 @@ pub mod caller;
 pub mod history;
 pub mod kills;
 pub mod oracle;
+pub mod power_loss;
 pub mod races;
 pub mod redis_loss;
 pub mod storm;

@@ -203,6 +203,11 @@ impl Gateway {
         Call::new(self.ports.health, "GET", target).send()
     }
 
+    /// As somebody asks who wants to know of the store.
+    pub fn store_readiness(&self) -> Answer {
+        Call::new(self.ports.health, "GET", "/readyz?store=1").send()
+    }
+
     pub fn log(&self) -> String {
         log(&self.directory)
     }

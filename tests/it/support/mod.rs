@@ -2,6 +2,7 @@
 //! scripted upstream and a client that says what it is told.
 
 pub mod client;
+pub mod disk;
 pub mod gateway;
 pub mod ground;
 pub mod link;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use oncegate::clock::Clock;
 use oncegate::store::Store;
-use oncegate::store::file::{FileStore, OpenError};
+use oncegate::store::file::{Durability, FileStore, OpenError, Settings};
 use oncegate::store::memory::MemoryStore;
 use oncegate::store::redis::RedisStore;
 
@@ -40,7 +40,12 @@ pub async fn redis() -> Rig {
     Rig::new(store, server)
 }
 
+/// A file whose steps are on the disk when they are answered.
+pub fn patient(timeout: Duration) -> Settings {
+    Settings { timeout, durability: Durability::Fsync }
+}
+
 /// With a timeout that a busy machine keeps.
 pub fn open_file(path: &Path) -> Result<FileStore, OpenError> {
-    FileStore::open(path, Duration::from_secs(30), Clock::system())
+    FileStore::open(path, patient(Duration::from_secs(30)), Clock::system())
 }
