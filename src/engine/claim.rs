@@ -110,6 +110,7 @@ impl Engine {
                 Ok(Met::Concluded(conclusion)) => return *conclusion,
                 Ok(Met::Changed(_) | Met::Gone) => {}
                 Err(error) => {
+                    self.note_unreadable(named.id, &error);
                     tracing::warn!(operation = %named.id, route = %named.call.route.name, %error, "claim failed");
                     return refusal::store_unavailable(&named, &error);
                 }
@@ -191,7 +192,7 @@ async fn take_back(mut owner: Owner, before: Option<Fence>, keep: Retention) {
         let is_late = match owner.write(|operation, step| operation.end(ended, keep, step)).await {
             Ok(()) => return crash_point::reached(Point::AfterWithdrawal),
             Err(WriteError::Illegal(_)) => return,
-            Err(WriteError::Store(error)) => !matches!(error, StoreError::Ended(_)),
+            Err(WriteError::Store(error)) => error.may_pass(),
             Err(WriteError::Gone) => since.elapsed() < owner.lease(),
             Err(WriteError::Fenced(found)) => Some(found.operation.fence) == before && since.elapsed() < owner.lease(),
         };

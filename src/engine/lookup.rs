@@ -10,7 +10,6 @@ use crate::engine::problem::{Code, Problem};
 use crate::engine::refusal;
 use crate::operation::key::bucket_of_stamped;
 use crate::operation::{Operation, OperationId, Receipt, Scope};
-use crate::store::Found;
 
 const POLL: Duration = Duration::from_millis(100);
 
@@ -57,11 +56,15 @@ impl Engine {
 
     async fn view(&self, scope: &Scope, id: OperationId) -> Result<View, Problem> {
         match self.store.read(id).await {
-            Ok(Some(Found { operation, receipt })) if operation.identity.scope == *scope => {
-                Ok(View { operation, receipt, now: self.store.now() })
+            Ok(Some(found)) if found.operation.identity.scope == *scope => {
+                self.note_lost_receipt(&found).await;
+                Ok(View { operation: found.operation, receipt: found.receipt, now: self.store.now() })
             }
             Ok(_) => Err(Problem::new(Code::NotFound, "No operation of this caller has that name.")),
-            Err(error) => Err(refusal::store_problem(&error)),
+            Err(error) => {
+                self.note_unreadable(id, &error);
+                Err(refusal::store_problem(&error))
+            }
         }
     }
 }

@@ -57,7 +57,10 @@ impl Engine {
                 }
                 Admission::Lapse => self.end_lapsed(named, &found).await?,
                 Admission::KeyReused => Met::Concluded(Box::new(refusal::other_request(named))),
-                row => Met::Concluded(Box::new(refusal::of_record(&found, row))),
+                row => {
+                    self.note_lost_receipt(&found).await;
+                    Met::Concluded(Box::new(refusal::of_record(&found, row)))
+                }
             };
             match met {
                 Met::Changed(other) => found = *other,
@@ -82,7 +85,7 @@ impl Engine {
         admission: Admission,
     ) -> Result<Met, StoreError> {
         let operation = &found.operation;
-        let kept = self.store.request(operation.id).await?;
+        let kept = self.kept_request(operation.id).await?;
         if kept.is_none() && (operation.may_have_run || operation.state.name() == StateName::Sent) {
             return match admission {
                 Admission::TakeOver => self.end_lapsed(named, found).await,
@@ -128,7 +131,7 @@ impl Engine {
         Ok(match self.store.write(&change).await? {
             Written::Applied => {
                 crash_point::reached(Point::AfterLapse);
-                Met::Changed(Box::new(Found { operation: change.operation, receipt: None }))
+                Met::Changed(Box::new(Found::new(change.operation, None)))
             }
             Written::Refused(other) => Met::Changed(other),
             Written::Gone => Met::Gone,

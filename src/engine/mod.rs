@@ -25,6 +25,7 @@ pub mod run;
 pub mod scopes;
 pub mod settle;
 pub mod status;
+pub mod unreadable;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -28,13 +28,14 @@ impl Engine {
     /// # Errors
     /// The store did not answer; the next sweep tries again.
     pub async fn recover(self: &Arc<Self>, id: OperationId) -> Result<(), StoreError> {
-        let Some(found) = self.store.read(id).await? else { return Ok(()) };
+        let read = self.store.read(id).await.inspect_err(|error| self.note_unreadable(id, error));
+        let Some(found) = read? else { return Ok(()) };
         let operation = found.operation;
         if self.is_long_lost(&operation) {
             self.shared.flights.give_up(id);
         }
         let Seat::Pilot(pilot) = self.shared.flights.enter(id, operation.identity.fingerprint) else { return Ok(()) };
-        let request = self.store.request(id).await?;
+        let request = self.kept_request(id).await?;
         let route = self.shared.config.routes.named(&operation.identity.route).cloned();
         let rule = route
             .as_ref()

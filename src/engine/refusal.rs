@@ -10,12 +10,17 @@ use crate::engine::problem::{Code, LostAnswer, Problem};
 use crate::operation::admission::Admission;
 use crate::operation::transition::IllegalTransition;
 use crate::operation::{Identity, KeySource, Operation, OperationId, State, StateName};
-use crate::store::{Found, StoreError};
+use crate::store::{Damage, Found, StoreError, Unreadable};
 
 /// When to ask again for something that is under way.
 const SOON: Duration = Duration::from_secs(1);
 /// When to ask again for something that a person has to do first.
 const LATER: Duration = Duration::from_secs(30);
+
+const LOOK: &str = "An operator finds more in GET /v1/status and in the log.";
+
+const LOST_MEMORY: &str = "Nothing was sent. Tell the operator that the gateway's store has lost its memory; do not repeat \
+                           the call with a new key, because it may already have run.";
 
 const KEY_REUSED: &str = "This key was already used for a request with another method, target, header or body.";
 
@@ -92,18 +97,13 @@ pub fn internal(named: &NamedCall, error: &IllegalTransition) -> Conclusion {
     in_progress(named.id, &named.identity)
 }
 
-/// The store did not take the claim.
+/// The store did not take the claim, or what it holds of the call cannot be read.
 pub fn store_unavailable(named: &NamedCall, error: &StoreError) -> Conclusion {
-    Conclusion::Problem {
-        problem: store_problem(error),
-        marks: marks(named.id, &named.identity, Execution::NotExecuted),
-    }
+    let execution = if error.unreadable().is_some() { Execution::Unknown } else { Execution::NotExecuted };
+    Conclusion::Problem { problem: store_problem(error), marks: marks(named.id, &named.identity, execution) }
 }
 
-const LOST_MEMORY: &str = "Nothing was sent. Tell the operator that the gateway's store has lost its memory; do not repeat \
-                           the call with a new key, because it may already have run.";
-
-/// A store that does not answer, as a problem.
+/// A store that does not answer, or whose record cannot be read, as a problem.
 pub fn store_problem(error: &StoreError) -> Problem {
     if matches!(error, StoreError::LostMemory(_)) {
         let detail = format!(
@@ -112,19 +112,24 @@ pub fn store_problem(error: &StoreError) -> Problem {
         );
         return Problem::new(Code::StoreUnavailable, detail).with_advice(LOST_MEMORY).with_retry_after(LATER);
     }
-    let code = match error {
-        StoreError::RecordTooNew(_) => Code::RecordTooNew,
-        StoreError::Timeout
-        | StoreError::Away(_)
-        | StoreError::NoSuchPlace
-        | StoreError::Connection(_)
-        | StoreError::LostMemory(_)
-        | StoreError::Refused(_)
-        | StoreError::Ended(_)
-        | StoreError::Unencodable(_)
-        | StoreError::Corrupt(_) => Code::StoreUnavailable,
-    };
-    Problem::new(code, format!("The call was not sent: {error}.")).with_retry_after(SOON)
+    match error.unreadable() {
+        Some(why) => unreadable(why),
+        None => Problem::new(Code::StoreUnavailable, format!("The call was not sent: {error}.")).with_retry_after(SOON),
+    }
+}
+
+/// What is stored of the call cannot be read, so nobody here can tell what became of it.
+fn unreadable(why: Unreadable) -> Problem {
+    match why {
+        Unreadable::Damaged(_) => Problem::new(
+            Code::ResultUnavailable,
+            format!("Nothing was sent: what is stored of this call cannot be read, for {why}. It may have run. {LOOK}"),
+        ),
+        Unreadable::TooNew(_) => {
+            let detail = format!("The call was not sent: what is stored of it cannot be read, for {why}.");
+            Problem::new(Code::RecordTooNew, detail).with_retry_after(SOON)
+        }
+    }
 }
 
 /// What is stored of the call does not make a request any more.
@@ -174,9 +179,11 @@ pub fn of_record(found: &Found, row: Admission) -> Conclusion {
         Admission::InProgress | Admission::TakeOver | Admission::Lapse => {
             return in_progress(operation.id, &operation.identity);
         }
-        Admission::Replay => match &found.receipt {
-            Some(receipt) => return Conclusion::Receipt { receipt: receipt.clone(), marks },
-            None => Problem::new(Code::ResultExpired, "The call ran; its receipt has run out."),
+        Admission::Replay => match (&found.receipt, found.lost) {
+            (Some(receipt), _) => return Conclusion::Receipt { receipt: receipt.clone(), marks },
+            (None, Some(Unreadable::Damaged(damage))) => lost_receipt(operation, damage),
+            (None, Some(why @ Unreadable::TooNew(_))) => unreadable(why),
+            (None, None) => Problem::new(Code::ResultExpired, "The call ran; its receipt has run out."),
         },
         Admission::Expired => Problem::new(Code::ResultExpired, "The call ran; its receipt has run out."),
         Admission::Unavailable(_) => unavailable(operation),
@@ -190,10 +197,16 @@ pub fn of_record(found: &Found, row: Admission) -> Conclusion {
 
 /// It ran, and its answer is not here.
 pub fn unavailable(operation: &Operation) -> Problem {
-    let mut problem = Problem::new(
-        Code::ResultUnavailable,
-        "The call ran, but its answer was cut or longer than the route keeps (max_receipt).",
-    );
+    without_answer(operation, "The call ran, but its answer was cut or longer than the route keeps (max_receipt).")
+}
+
+/// It ran, and its answer was kept and is damaged now.
+fn lost_receipt(operation: &Operation, damage: Damage) -> Problem {
+    without_answer(operation, format!("The call ran, but its stored answer cannot be read any more: {damage}. {LOOK}"))
+}
+
+fn without_answer(operation: &Operation, detail: impl Into<String>) -> Problem {
+    let mut problem = Problem::new(Code::ResultUnavailable, detail);
     problem.lost = operation.state.settled().map(|settled| LostAnswer {
         status: settled.status,
         length: settled.length,

@@ -22,7 +22,7 @@ use crate::operation::outcome::Outcome;
 use crate::operation::transition::{Change, Ended, IllegalTransition, Retention, Step, Verdict};
 use crate::operation::{Cause, Kept, Operation, Receipt, Settled, WriteId};
 use crate::retry::decide::{Ending, Stop};
-use crate::store::{Found, StoreError};
+use crate::store::Found;
 
 /// Between two tries of a step that the store did not take.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -76,8 +76,8 @@ impl LastWord {
     async fn keep_writing(self, mut owner: Owner) {
         let mut pause = FIRST_PAUSE;
         while let Err(WriteError::Store(error)) = self.write(&mut owner).await {
-            if matches!(error, StoreError::Ended(_)) {
-                return;
+            if !error.may_pass() {
+                return tracing::error!(operation = %owner.operation.id, %error, "the end of the run cannot be kept");
             }
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -248,7 +248,7 @@ impl Run<'_> {
                 }
                 Err(WriteError::Store(error)) => {
                     tracing::warn!(operation = %self.owner.operation.id, %error, "receipt not kept yet");
-                    if Instant::now() + pause >= until || matches!(error, StoreError::Ended(_)) {
+                    if !error.may_pass() || Instant::now() + pause >= until {
                         return Durable::NotYet;
                     }
                 }

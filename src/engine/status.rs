@@ -11,6 +11,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::engine::answer::Unguarded;
+use crate::engine::unreadable::{UnreadableCounts, UnreadableParts};
 use crate::operation::KeySource;
 
 /// The state of this process.
@@ -19,12 +20,19 @@ pub struct Status {
     started: Instant,
     routes: Mutex<BTreeMap<String, Arc<RouteStatus>>>,
     warnings: Mutex<BTreeMap<&'static str, Vec<String>>>,
+    /// What is stored and cannot be read.
+    pub unreadable: UnreadableParts,
 }
 
 impl Status {
     /// Nothing counted yet; uptime starts here.
     pub fn new() -> Self {
-        Self { started: Instant::now(), routes: Mutex::default(), warnings: Mutex::default() }
+        Self {
+            started: Instant::now(),
+            routes: Mutex::default(),
+            warnings: Mutex::default(),
+            unreadable: UnreadableParts::default(),
+        }
     }
 
     /// The counters of a route: the same ones for the same name, also after a reload.
@@ -43,7 +51,9 @@ impl Status {
             locked(&self.routes).iter().map(|(name, route)| (name.clone(), route.snapshot())).collect();
         let mut warnings: Vec<String> = locked(&self.warnings).values().flatten().cloned().collect();
         warnings.extend(routes.iter().filter_map(|(name, route)| route.warning(name)));
-        Snapshot { uptime_seconds: self.started.elapsed().as_secs(), routes, warnings }
+        warnings.extend(self.unreadable.warning());
+        let (uptime, unreadable) = (self.started.elapsed(), self.unreadable.counts());
+        Snapshot { uptime_seconds: uptime.as_secs(), routes, unreadable, warnings }
     }
 }
 
@@ -160,6 +170,8 @@ impl RouteStatus {
 pub struct Snapshot {
     pub uptime_seconds: u64,
     pub routes: BTreeMap<String, RouteSnapshot>,
+    /// Stored parts that were found damaged, or encrypted with a key that is not here.
+    pub unreadable: UnreadableCounts,
     pub warnings: Vec<String>,
 }
 

@@ -276,6 +276,17 @@ impl Operation {
         Ok(change)
     }
 
+    /// The receipt is there and cannot be read. The history says so; nothing else changes.
+    ///
+    /// # Errors
+    /// There is no answer that could have been kept.
+    pub fn lose_receipt(&self, step: Step) -> Changed {
+        if self.state.settled().is_none() {
+            return Err(self.illegal(self.state.name()));
+        }
+        Ok(self.same_state(self.clone(), EventKind::ReceiptUnreadable, step))
+    }
+
     /// Whether `sender` is the one whose late answer may end this unknown.
     pub fn takes_evidence_of(&self, sender: Sender) -> bool {
         self.state.name() == StateName::Unknown && self.sender == Some(sender)

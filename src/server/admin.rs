@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::engine::answer::Marks;
 use crate::engine::problem::{Code, Problem};
 use crate::engine::status::{Snapshot, Status};
-use crate::operation::{Operation, OperationId};
+use crate::operation::OperationId;
 use crate::server::body::ResponseBody;
 use crate::server::door::{is_host, split_port};
 use crate::server::filter::Filter;
@@ -21,7 +21,7 @@ use crate::server::health::{StoreHealth, store_health};
 use crate::server::listener::Peer;
 use crate::server::respond;
 use crate::server::view::{EventView, OperationView};
-use crate::store::{Store, StoreError};
+use crate::store::{Kind, Page, Store, StoreError};
 
 /// Where an operator says that a store is to be used again that has lost its memory.
 const ACCEPT_LOSS: &str = "/v1/store/accept-loss";
@@ -87,37 +87,56 @@ impl AdminState {
     async fn operations(&self, query: Option<&str>) -> Result<Response<ResponseBody>, Problem> {
         let filter = Filter::read(query, self.store.now())
             .map_err(|error| Problem::new(Code::InvalidRequest, error.to_string()))?;
-        let (found, next) = self.list(filter).await.map_err(store_problem)?;
-        let operations = found.iter().map(OperationView::of).collect();
-        Ok(respond::json(StatusCode::OK, &OperationList { operations, next }))
+        let page = self.list(filter).await.map_err(store_problem)?;
+        let operations = page.operations.iter().map(OperationView::of).collect();
+        let unreadable = page.unreadable.iter().map(|(id, _)| id.to_string()).collect();
+        Ok(respond::json(StatusCode::OK, &OperationList { operations, unreadable, next: page.next }))
     }
 
     /// The store's pages are read until the list is full, so that a page never has to be cut in the middle.
-    async fn list(&self, filter: Filter) -> Result<(Vec<Operation>, Option<String>), StoreError> {
-        let (mut found, mut cursor) = (Vec::new(), filter.cursor.clone());
+    async fn list(&self, filter: Filter) -> Result<Page, StoreError> {
+        let mut found = Page { next: filter.cursor.clone(), ..Page::default() };
         for _ in 0..READS {
-            let page = self.store.list(cursor.as_deref(), filter.limit - found.len()).await?;
+            let page = self.store.list(found.next.as_deref(), filter.limit - found.operations.len()).await?;
             let is_past = page.operations.last().is_some_and(|oldest| filter.ends_before(oldest));
-            found.extend(page.operations.into_iter().filter(|operation| filter.takes(operation)));
-            cursor = page.next.filter(|_| !is_past);
-            if cursor.is_none() || found.len() >= filter.limit {
+            found.operations.extend(page.operations.into_iter().filter(|operation| filter.takes(operation)));
+            found.unreadable.extend(page.unreadable);
+            found.next = page.next.filter(|_| !is_past);
+            if found.next.is_none() || found.operations.len() >= filter.limit {
                 break;
             }
         }
-        Ok((found, cursor))
+        for (id, why) in &found.unreadable {
+            self.status.unreadable.note(*id, Kind::Record, *why);
+        }
+        Ok(found)
     }
 
     async fn operation(&self, id: &str) -> Result<Response<ResponseBody>, Problem> {
         let id: OperationId = id.parse().map_err(|error| Problem::new(Code::NotFound, format!("{error}")))?;
-        let found = self.store.read(id).await.map_err(store_problem)?;
+        let found = self.store.read(id).await.map_err(|error| self.unreadable_or(id, error))?;
         let Some(found) = found else {
             return Err(Problem::new(Code::NotFound, "There is no such operation, or its record has run out."));
         };
-        let events = self.store.events(id).await.map_err(store_problem)?;
-        let events_left_out = found.operation.events_left_out(events.len());
-        let events = events.iter().map(EventView::of).collect();
-        let operation = OperationView::of(&found.operation);
-        Ok(respond::json(StatusCode::OK, &History { operation, events, events_left_out }))
+        let history = self.store.events(id).await.map_err(store_problem)?;
+        for why in &history.unreadable {
+            self.status.unreadable.note(id, Kind::Event, *why);
+        }
+        let (events, damaged) = (history.events.iter().map(EventView::of).collect(), history.unreadable.len());
+        let shown = OperationHistory {
+            operation: OperationView::of(&found.operation),
+            events,
+            events_left_out: found.operation.events_left_out(history.len() + damaged),
+            unreadable_events: u32::try_from(damaged).unwrap_or(u32::MAX),
+        };
+        Ok(respond::json(StatusCode::OK, &shown))
+    }
+
+    fn unreadable_or(&self, id: OperationId, error: StoreError) -> Problem {
+        if let Some(why) = error.unreadable() {
+            self.status.unreadable.note(id, Kind::Record, why);
+        }
+        store_problem(error)
     }
 
     async fn status(&self) -> Response<ResponseBody> {
@@ -139,18 +158,24 @@ struct Accepted {
 #[derive(Serialize)]
 struct OperationList<'a> {
     operations: Vec<OperationView<'a>>,
+    /// The ids of those whose records cannot be read: what they are is not known, so no filter holds for them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<String>,
     /// Give it back as `cursor` to go on.
     next: Option<String>,
 }
 
 #[derive(Serialize)]
-struct History<'a> {
+struct OperationHistory<'a> {
     #[serde(flatten)]
     operation: OperationView<'a>,
     events: Vec<EventView>,
     /// Between the first ones and the newest.
     #[serde(skip_serializing_if = "is_zero")]
     events_left_out: u32,
+    /// Events that are there and damaged.
+    #[serde(skip_serializing_if = "is_zero")]
+    unreadable_events: u32,
 }
 
 fn is_zero(count: &u32) -> bool {
@@ -196,14 +221,14 @@ fn store_problem(error: StoreError) -> Problem {
     let code = match error {
         StoreError::NoSuchPlace => return Problem::new(Code::InvalidRequest, format!("{error}")),
         StoreError::RecordTooNew(_) => Code::RecordTooNew,
+        StoreError::Corrupt(_) => Code::ResultUnavailable,
         StoreError::Unencodable(_)
         | StoreError::Timeout
         | StoreError::Away(_)
         | StoreError::Connection(_)
         | StoreError::LostMemory(_)
         | StoreError::Refused(_)
-        | StoreError::Ended(_)
-        | StoreError::Corrupt(_) => Code::StoreUnavailable,
+        | StoreError::Ended(_) => Code::StoreUnavailable,
     };
     Problem::new(code, error.to_string())
 }

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use crate::clock::Timestamp;
 use crate::operation::transition::Change;
 use crate::operation::{Event, Operation, OperationId, StoredRequest};
-use crate::store::{Claimed, Found, Page, Store, StoreError, Written};
+use crate::store::{Claimed, Found, History, Page, Store, StoreError, Written};
 
 /// How the store is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,15 +44,15 @@ impl Store for TestStore {
     async fn read(&self, id: OperationId) -> Result<Option<Found>, StoreError> {
         self.ping().await?;
         let operation = self.operations.iter().find(|operation| operation.id == id).cloned();
-        Ok(operation.map(|operation| Found { operation, receipt: None }))
+        Ok(operation.map(|operation| Found::new(operation, None)))
     }
 
     async fn request(&self, _: OperationId) -> Result<Option<StoredRequest>, StoreError> {
         Ok(None)
     }
 
-    async fn events(&self, _: OperationId) -> Result<Vec<Event>, StoreError> {
-        Ok(self.events.clone())
+    async fn events(&self, _: OperationId) -> Result<History, StoreError> {
+        Ok(History { events: self.events.clone(), ..History::default() })
     }
 
     async fn due(&self, _: usize) -> Result<Vec<OperationId>, StoreError> {
@@ -64,7 +64,7 @@ impl Store for TestStore {
         let start = cursor.map_or(0, |cursor| cursor.parse().unwrap());
         let operations: Vec<_> = self.operations.iter().skip(start).take(limit).cloned().collect();
         let end = start + operations.len();
-        Ok(Page { operations, next: (end < self.operations.len()).then(|| end.to_string()) })
+        Ok(Page { operations, unreadable: Vec::new(), next: (end < self.operations.len()).then(|| end.to_string()) })
     }
 
     async fn purge(&self, _: usize) -> Result<usize, StoreError> {

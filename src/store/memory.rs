@@ -11,7 +11,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::operation::event::keep_bounded;
 use crate::operation::transition::{Change, RequestChange};
 use crate::operation::{Event, Operation, OperationId, Receipt, StoredRequest};
-use crate::store::{Claimed, Found, Page, Store, StoreError, Written, position, record};
+use crate::store::{Claimed, Found, History, Page, Store, StoreError, Written, position, record};
 
 /// A store without a disk: for tests, and for agents that can afford to forget.
 pub struct MemoryStore {
@@ -53,8 +53,9 @@ impl Store for MemoryStore {
         Ok(self.records().live(id, self.now()).and_then(|entry| entry.request.clone()))
     }
 
-    async fn events(&self, id: OperationId) -> Result<Vec<Event>, StoreError> {
-        Ok(self.records().live(id, self.now()).map(|entry| entry.events.clone()).unwrap_or_default())
+    async fn events(&self, id: OperationId) -> Result<History, StoreError> {
+        let events = self.records().live(id, self.now()).map(|entry| entry.events.clone()).unwrap_or_default();
+        Ok(History { events, ..History::default() })
     }
 
     async fn due(&self, limit: usize) -> Result<Vec<OperationId>, StoreError> {
@@ -162,7 +163,8 @@ impl Records {
         let more = entries.len() > limit;
         entries.truncate(limit);
         let next = entries.last().filter(|_| more).map(|entry| entry.serial.to_string());
-        Page { operations: entries.into_iter().map(|entry| entry.operation.clone()).collect(), next }
+        let operations = entries.into_iter().map(|entry| entry.operation.clone()).collect();
+        Page { operations, unreadable: Vec::new(), next }
     }
 
     fn purge(&mut self, limit: usize, now: Timestamp) -> usize {
@@ -259,8 +261,8 @@ impl Entry {
     }
 
     fn found(&self, now: Timestamp) -> Found {
-        let receipt = self.receipt.as_ref().filter(|kept| kept.until > now).map(|kept| kept.receipt.clone());
-        Found { operation: self.operation.clone(), receipt }
+        let receipt = self.receipt.as_ref().filter(|kept| kept.until > now).map(|kept| Ok(kept.receipt.clone()));
+        Found::new(self.operation.clone(), receipt)
     }
 }
 

@@ -3,10 +3,14 @@
 //! A store compares and writes; it decides nothing about states. Every step is atomic and safe to send twice, because a
 //! write carries an identifier that the record remembers.
 
+mod checksum;
 pub mod file;
 pub mod memory;
 pub mod record;
 pub mod redis;
+mod unreadable;
+
+use std::ops::Deref;
 
 use std::sync::Arc;
 
@@ -16,11 +20,55 @@ use crate::clock::Timestamp;
 use crate::operation::transition::Change;
 use crate::operation::{Event, Operation, OperationId, Receipt, StoredRequest};
 
+pub use checksum::Kind;
+pub use unreadable::{Damage, Unreadable};
+
 /// A record as it was found, with its receipt while that is kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
     pub operation: Operation,
     pub receipt: Option<Receipt>,
+    /// Why a receipt that is kept is not here.
+    pub lost: Option<Unreadable>,
+}
+
+impl Found {
+    /// With what could be read of its receipt, if there is one.
+    pub fn new(operation: Operation, receipt: Option<Result<Receipt, Unreadable>>) -> Self {
+        let (receipt, lost) = match receipt {
+            Some(Ok(receipt)) => (Some(receipt), None),
+            Some(Err(unreadable)) => (None, Some(unreadable)),
+            None => (None, None),
+        };
+        Self { operation, receipt, lost }
+    }
+}
+
+/// What is left of an operation's history, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    pub events: Vec<Event>,
+    /// Why some are missing.
+    pub unreadable: Vec<Unreadable>,
+}
+
+impl History {
+    /// The next event, or what is left of it.
+    fn add(&mut self, event: Result<Event, Unreadable>) {
+        match event {
+            Ok(event) => self.events.push(event),
+            Err(unreadable) => self.unreadable.push(unreadable),
+        }
+    }
+}
+
+/// A history is read as its events.
+impl Deref for History {
+    type Target = [Event];
+
+    fn deref(&self) -> &[Event] {
+        &self.events
+    }
 }
 
 /// How a claim ended.
@@ -49,8 +97,19 @@ pub enum Written {
 #[derive(Clone, Debug, Default)]
 pub struct Page {
     pub operations: Vec<Operation>,
+    /// Those of the page whose records cannot be read.
+    pub unreadable: Vec<(OperationId, Unreadable)>,
     /// Give it back to get the next page.
     pub next: Option<String>,
+}
+
+impl Page {
+    fn add(&mut self, id: OperationId, operation: Result<Operation, Unreadable>) {
+        match operation {
+            Ok(operation) => self.operations.push(operation),
+            Err(unreadable) => self.unreadable.push((id, unreadable)),
+        }
+    }
 }
 
 /// Why a store did not answer.
@@ -81,8 +140,31 @@ pub enum StoreError {
     /// Nothing was written, and nothing will be: the process has to end. See [`Store::ended`].
     #[error("the store takes no more writes: {0}")]
     Ended(#[source] Arc<dyn std::error::Error + Send + Sync>),
-    #[error("the record cannot be read")]
-    Corrupt(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the record is damaged: {0}")]
+    Corrupt(Damage),
+}
+
+impl StoreError {
+    /// Why what is stored cannot be read, if it is that. The store itself is well, and asking again gives the same.
+    pub fn unreadable(&self) -> Option<Unreadable> {
+        match self {
+            Self::RecordTooNew(format) => Some(Unreadable::TooNew(*format)),
+            Self::Corrupt(damage) => Some(Unreadable::Damaged(*damage)),
+            Self::Timeout
+            | Self::Away(_)
+            | Self::Connection(_)
+            | Self::LostMemory(_)
+            | Self::Refused(_)
+            | Self::Ended(_)
+            | Self::NoSuchPlace
+            | Self::Unencodable(_) => None,
+        }
+    }
+
+    /// Whether the same step may succeed later in the life of this process.
+    pub fn may_pass(&self) -> bool {
+        self.unreadable().is_none() && !matches!(self, Self::Ended(_))
+    }
 }
 
 /// The contract of a store. All of it holds for every implementation; `tests/it/store_contract.rs` is run over each.
@@ -102,8 +184,8 @@ pub trait Store: Send + Sync + 'static {
 
     async fn request(&self, id: OperationId) -> Result<Option<StoredRequest>, StoreError>;
 
-    /// The history of an operation, oldest first.
-    async fn events(&self, id: OperationId) -> Result<Vec<Event>, StoreError>;
+    /// The history of an operation.
+    async fn events(&self, id: OperationId) -> Result<History, StoreError>;
 
     /// Operations whose lease ended before now, up to `limit`.
     async fn due(&self, limit: usize) -> Result<Vec<OperationId>, StoreError>;

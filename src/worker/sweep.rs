@@ -32,7 +32,8 @@ pub async fn sweep(engine: Arc<Engine>, stop: CancellationToken) {
     }
 }
 
-/// Records of a newer version stay first in line for as long as an upgrade takes, and must not keep the others back.
+/// Records that cannot be read stay first in line, those of a newer version for as long as an upgrade takes, and must
+/// not keep the others back.
 async fn recover_due(engine: &Arc<Engine>, unreadable: &mut HashSet<OperationId>) {
     if unreadable.len() > UNREADABLE {
         unreadable.clear();
@@ -70,7 +71,7 @@ type Look = Result<(OperationId, Result<(), StoreError>), tokio::task::JoinError
 fn note(look: Option<Look>, unreadable: &mut HashSet<OperationId>) {
     let Some(Ok((id, Err(error)))) = look else { return };
     tracing::warn!(operation = %id, %error, "not recovered yet");
-    if matches!(error, StoreError::RecordTooNew(_) | StoreError::Corrupt(_)) {
+    if error.unreadable().is_some() {
         unreadable.insert(id);
     }
 }

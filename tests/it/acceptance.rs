@@ -20,6 +20,7 @@ macro_rules! on {
 mod bounds;
 mod callers;
 mod crashes;
+mod damage;
 mod failures;
 mod joining;
 mod keys;

@@ -9,6 +9,7 @@ mod crash_points;
 mod crashes;
 mod faults;
 mod file_store;
+mod recorded;
 mod redis_server;
 mod redis_store;
 mod store_contract;

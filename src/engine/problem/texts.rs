@@ -144,10 +144,11 @@ pub(super) const RESULT_EXPIRED: Entry = Entry {
 pub(super) const RESULT_UNAVAILABLE: Entry = Entry {
     code: "result-unavailable",
     status: 409,
-    title: "The call ran, but its answer could not be kept",
-    advice: "Do not repeat this call, because it already ran; read the result from the service itself.",
-    explanation: "The service's answer was cut short, or was longer than max_receipt of the route. Its status, length and \
-                  digest are kept, its body is not. Nothing was sent now.",
+    title: "The answer of this call is not here",
+    advice: "Do not repeat this call, because it ran or may have run; read the result from the service itself.",
+    explanation: "The service's answer was cut short, or was longer than max_receipt of the route, or what is stored of \
+                  the call is damaged. Where its record can be read, its status, length and digest are here. Nothing \
+                  was sent now.",
     retryable: false,
     look_up: true,
 };

@@ -23,8 +23,8 @@ use async_trait::async_trait;
 use crate::clock::{Clock, Timestamp};
 use crate::crash_point::{self, Point};
 use crate::operation::transition::Change;
-use crate::operation::{Event, OperationId, StoredRequest};
-use crate::store::{Claimed, Found, Page, Store, StoreError, Written, position};
+use crate::operation::{OperationId, StoredRequest};
+use crate::store::{Claimed, Found, History, Page, Store, StoreError, Unreadable, Written, position};
 use checkpoint::Checkpointer;
 use doubt::Doubt;
 pub use lock::LockError;
@@ -131,7 +131,7 @@ impl Store for FileStore {
         self.in_time(self.readers.ask(move |connection| queries::request(connection, id, now))).await
     }
 
-    async fn events(&self, id: OperationId) -> Result<Vec<Event>, StoreError> {
+    async fn events(&self, id: OperationId) -> Result<History, StoreError> {
         let now = self.now();
         self.in_time(self.readers.ask(move |connection| queries::events(connection, id, now))).await
     }
@@ -182,6 +182,12 @@ enum Failure {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         Self::Step(error)
+    }
+}
+
+impl From<Unreadable> for Failure {
+    fn from(unreadable: Unreadable) -> Self {
+        Self::Step(unreadable.into())
     }
 }
 

@@ -5,8 +5,8 @@ use rusqlite::{Connection, OptionalExtension, named_params};
 use super::row::Row;
 use super::{Failure, at, integer};
 use crate::clock::Timestamp;
-use crate::operation::{Event, Operation, OperationId, StoredRequest};
-use crate::store::{Found, Page, StoreError, record};
+use crate::operation::{OperationId, StoredRequest};
+use crate::store::{Found, History, Page, Unreadable, record};
 
 /// A record and its receipt, as bytes.
 type Stored = (Vec<u8>, Option<Vec<u8>>);
@@ -18,7 +18,15 @@ pub(super) fn found(connection: &Connection, id: OperationId, now: Timestamp) ->
          WHERE id = :id AND (expires IS NULL OR expires > :now)",
     )?;
     let stored = select.query_row(named_params! { ":id": id.as_bytes(), ":now": at(now) }, stored).optional()?;
-    Ok(stored.map(decoded).transpose()?)
+    Ok(stored.map(|stored| decoded(id, &stored)).transpose()?)
+}
+
+/// The bytes of a record.
+pub(super) fn record(connection: &Connection, id: OperationId, now: Timestamp) -> Result<Option<Vec<u8>>, Failure> {
+    let mut select = connection
+        .prepare_cached("SELECT record FROM operations WHERE id = :id AND (expires IS NULL OR expires > :now)")?;
+    let given = named_params! { ":id": id.as_bytes(), ":now": at(now) };
+    Ok(select.query_row(given, |row| row.get(0)).optional()?)
 }
 
 /// An identical unnamed call that stands in the way of `row`.
@@ -30,7 +38,7 @@ pub(super) fn alike(
 ) -> Result<Option<Found>, Failure> {
     let Some(digest) = row.asks_alike else { return Ok(None) };
     let mut select = connection.prepare_cached(
-        "SELECT record, receipt FROM operations
+        "SELECT id, record, receipt FROM operations
          LEFT JOIN receipts ON receipts.serial = operations.serial AND until > :now
          WHERE alike = :digest AND (alike_until IS NULL OR alike_until > :now)
            AND id <> :id AND id <> :past AND (expires IS NULL OR expires > :now)
@@ -39,8 +47,9 @@ pub(super) fn alike(
     let past = past.unwrap_or(row.id);
     let given =
         named_params! { ":digest": digest, ":id": row.id.as_bytes(), ":past": past.as_bytes(), ":now": at(now) };
-    let stored = select.query_row(given, stored).optional()?;
-    Ok(stored.map(decoded).transpose()?)
+    let named = |row: &rusqlite::Row<'_>| Ok((OperationId::from_bytes(row.get(0)?), (row.get(1)?, row.get(2)?)));
+    let stored = select.query_row(given, named).optional()?;
+    Ok(stored.map(|(id, stored)| decoded(id, &stored)).transpose()?)
 }
 
 pub(super) fn request(
@@ -54,16 +63,20 @@ pub(super) fn request(
     )?;
     let given = named_params! { ":id": id.as_bytes(), ":now": at(now) };
     let stored: Option<Vec<u8>> = select.query_row(given, |row| row.get(0)).optional()?;
-    Ok(stored.map(|bytes| record::decode_part(&bytes)).transpose()?)
+    Ok(stored.map(|bytes| record::decode_part(id, &bytes)).transpose()?)
 }
 
-pub(super) fn events(connection: &Connection, id: OperationId, now: Timestamp) -> Result<Vec<Event>, Failure> {
+pub(super) fn events(connection: &Connection, id: OperationId, now: Timestamp) -> Result<History, Failure> {
     let mut select = connection.prepare_cached(
         "SELECT event FROM events JOIN operations USING (serial)
          WHERE id = :id AND (expires IS NULL OR expires > :now) ORDER BY revision",
     )?;
-    let rows = select.query_map(named_params! { ":id": id.as_bytes(), ":now": at(now) }, |row| row.get(0))?;
-    rows.map(|bytes: rusqlite::Result<Vec<u8>>| Ok(record::decode_part(&bytes?)?)).collect()
+    let mut history = History::default();
+    for bytes in select.query_map(named_params! { ":id": id.as_bytes(), ":now": at(now) }, |row| row.get(0))? {
+        let bytes: Vec<u8> = bytes?;
+        history.add(record::decode_part(id, &bytes));
+    }
+    Ok(history)
 }
 
 pub(super) fn due(connection: &Connection, limit: usize, now: Timestamp) -> Result<Vec<OperationId>, Failure> {
@@ -76,28 +89,31 @@ pub(super) fn due(connection: &Connection, limit: usize, now: Timestamp) -> Resu
 
 pub(super) fn list(connection: &Connection, before: u64, limit: usize, now: Timestamp) -> Result<Page, Failure> {
     let mut select = connection.prepare_cached(
-        "SELECT serial, record FROM operations
+        "SELECT serial, id, record FROM operations
          WHERE serial < :before AND (expires IS NULL OR expires > :now) ORDER BY serial DESC LIMIT :limit",
     )?;
     let one_more = integer(limit as u64).saturating_add(1);
     let given = named_params! { ":before": integer(before), ":now": at(now), ":limit": one_more };
-    let rows = select.query_map(given, |row| Ok((row.get(0)?, row.get(1)?)))?;
-    page(rows.collect::<Result<_, _>>()?, limit)
+    let rows = select.query_map(given, |row| Ok((row.get(0)?, OperationId::from_bytes(row.get(1)?), row.get(2)?)))?;
+    Ok(page(rows.collect::<Result<_, _>>()?, limit))
 }
 
-fn page(mut rows: Vec<(i64, Vec<u8>)>, limit: usize) -> Result<Page, Failure> {
+fn page(mut rows: Vec<(i64, OperationId, Vec<u8>)>, limit: usize) -> Page {
     let more = rows.len() > limit;
     rows.truncate(limit);
-    let next = rows.last().filter(|_| more).map(|(serial, _)| serial.to_string());
-    let operations: Result<Vec<Operation>, StoreError> = rows.iter().map(|(_, bytes)| record::decode(bytes)).collect();
-    Ok(Page { operations: operations?, next })
+    let next = rows.last().filter(|_| more).map(|(serial, ..)| serial.to_string());
+    let mut page = Page { next, ..Page::default() };
+    for (_, id, bytes) in rows {
+        page.add(id, record::decode_of(id, &bytes));
+    }
+    page
 }
 
 fn stored(row: &rusqlite::Row<'_>) -> rusqlite::Result<Stored> {
     Ok((row.get(0)?, row.get(1)?))
 }
 
-fn decoded((record, receipt): Stored) -> Result<Found, StoreError> {
-    let receipt = receipt.map(|bytes| record::decode_part(&bytes)).transpose()?;
-    Ok(Found { operation: record::decode(&record)?, receipt })
+fn decoded(id: OperationId, (record, receipt): &Stored) -> Result<Found, Unreadable> {
+    let operation = record::decode_of(id, record)?;
+    Ok(Found::new(operation, receipt.as_ref().map(|bytes| record::decode_part(id, bytes))))
 }

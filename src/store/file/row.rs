@@ -59,7 +59,7 @@ impl Row {
             alike_until: blocks.and_then(|(_, until)| until),
             event: event(change)?,
             receipt: receipt(change)?,
-            request: request(&change.request)?,
+            request: request(change)?,
             asks_alike: operation.identity.alike.map(|alike| alike.digest),
             expected: change.expected.as_ref().map(record::expected),
         })
@@ -74,22 +74,27 @@ impl Row {
 fn event(change: &Change) -> Result<Option<EventRow>, StoreError> {
     let Some(event) = &change.event else { return Ok(None) };
     let is_too_many = change.operation.events_left_out(MAX_EVENTS) > 0;
-    Ok(Some(EventRow { revision: event.revision, is_too_many, event: record::encode_part(event)? }))
+    Ok(Some(EventRow {
+        revision: event.revision,
+        is_too_many,
+        event: record::encode_part(change.operation.id, event)?,
+    }))
 }
 
 fn receipt(change: &Change) -> Result<Option<ReceiptRow>, StoreError> {
     match (&change.receipt, change.operation.state.settled()) {
         (Some(receipt), Some(settled)) => {
-            Ok(Some(ReceiptRow { until: settled.receipt_until, receipt: record::encode_part(receipt)? }))
+            let receipt = record::encode_part(change.operation.id, receipt)?;
+            Ok(Some(ReceiptRow { until: settled.receipt_until, receipt }))
         }
         (None, _) | (_, None) => Ok(None),
     }
 }
 
-fn request(change: &RequestChange) -> Result<RequestRow, StoreError> {
-    Ok(match change {
+fn request(change: &Change) -> Result<RequestRow, StoreError> {
+    Ok(match &change.request {
         RequestChange::Keep => RequestRow::Keep,
-        RequestChange::Put(request) => RequestRow::Put(record::encode_part(request)?),
+        RequestChange::Put(request) => RequestRow::Put(record::encode_part(change.operation.id, request)?),
         RequestChange::Drop => RequestRow::Drop,
     })
 }

@@ -34,13 +34,16 @@ pub(super) fn claim(
     Ok(Claimed::Won)
 }
 
+/// Only the fence of the record is looked at: who may write it may also replace what has been damaged.
 pub(super) fn write(connection: &Connection, row: &Row, now: Timestamp) -> Result<Written, Failure> {
-    let Some(found) = queries::found(connection, row.id, now)? else { return Ok(Written::Gone) };
-    if found.operation.fence.write == row.write {
+    let Some(record) = queries::record(connection, row.id, now)? else { return Ok(Written::Gone) };
+    let held = record::fence(&record);
+    if held.is_some_and(|held| held.write == row.write) {
         return Ok(Written::Applied);
     }
-    if !row.expects(&found.operation.fence) {
-        return Ok(Written::Refused(Box::new(found)));
+    if !held.is_some_and(|held| row.expects(&held)) {
+        let found = queries::found(connection, row.id, now)?;
+        return Ok(found.map_or(Written::Gone, |found| Written::Refused(Box::new(found))));
     }
     let serial = update(connection, row)?;
     parts(connection, serial, row)?;

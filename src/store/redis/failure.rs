@@ -4,7 +4,7 @@
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use crate::store::StoreError;
+use crate::store::{StoreError, Unreadable};
 
 /// Why one send of a request did not lead to its answer.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ pub(super) enum Failure {
     Garbage,
     /// It is the answer, and it cannot be read.
     #[error(transparent)]
-    Unreadable(StoreError),
+    Unreadable(#[from] Unreadable),
 }
 
 /// What to do about a failure.
@@ -111,7 +111,7 @@ impl Trail {
             }
             Some(failure @ (Failure::Broken(_) | Failure::Garbage)) => StoreError::Connection(failure.into()),
             Some(failure @ Failure::Forgotten) => StoreError::LostMemory(failure.into()),
-            Some(Failure::Unreadable(error)) => error,
+            Some(Failure::Unreadable(unreadable)) => unreadable.into(),
         };
         without_false_no(error, self.doubt)
     }

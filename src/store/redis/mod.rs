@@ -36,9 +36,9 @@ use crate::clock::{Timestamp, millis};
 use crate::crash_point::{self, Point};
 use crate::entropy::Entropy;
 use crate::operation::transition::{Change, RequestChange};
-use crate::operation::{Alike, Event, Operation, OperationId, StoredRequest, WriteId};
-use crate::store::record::{self, FORMAT};
-use crate::store::{Claimed, Found, Page, Store, StoreError, Written};
+use crate::operation::{Alike, Operation, OperationId, StoredRequest, WriteId};
+use crate::store::record::{self, FORMAT, Part as Stored};
+use crate::store::{Claimed, Found, History, Page, Store, StoreError, Written};
 
 /// Before a record that is over is looked for again.
 const LEFTOVER: Duration = Duration::from_millis(2);
@@ -85,9 +85,9 @@ impl RedisStore {
     fn claim_call(&self, change: &Change, past: Option<OperationId>) -> Result<Call, StoreError> {
         let operation = &change.operation;
         let record = record::encode(operation)?;
-        let event = encoded(change.event.as_ref())?;
+        let event = encoded(operation.id, change.event.as_ref())?;
         let request = match &change.request {
-            RequestChange::Put(request) => record::encode_part(request)?,
+            RequestChange::Put(request) => record::encode_part(operation.id, request)?,
             RequestChange::Keep | RequestChange::Drop => Vec::new(),
         };
         let size = record.len() + event.len() + request.len();
@@ -104,11 +104,11 @@ impl RedisStore {
     fn write_call(&self, change: &Change) -> Result<Call, StoreError> {
         let operation = &change.operation;
         let record = record::encode(operation)?;
-        let event = encoded(change.event.as_ref())?;
-        let receipt = change.receipt.as_ref().map(record::encode_part).transpose()?.unwrap_or_default();
+        let event = encoded(operation.id, change.event.as_ref())?;
+        let receipt = encoded(operation.id, change.receipt.as_ref())?;
         let (action, request) = match &change.request {
             RequestChange::Keep => ("keep", Vec::new()),
-            RequestChange::Put(request) => ("put", record::encode_part(request)?),
+            RequestChange::Put(request) => ("put", record::encode_part(operation.id, request)?),
             RequestChange::Drop => ("drop", Vec::new()),
         };
         let size = record.len() + event.len() + receipt.len() + request.len();
@@ -164,7 +164,7 @@ impl RedisStore {
             return None;
         }
         if found.operation.state.settled().is_some_and(|settled| settled.receipt_until <= self.now()) {
-            found.receipt = None;
+            (found.receipt, found.lost) = (None, None);
         }
         Some(found)
     }
@@ -233,17 +233,18 @@ impl Store for RedisStore {
     async fn request(&self, id: OperationId) -> Result<Option<StoredRequest>, StoreError> {
         let mut command = Cmd::new();
         command.arg("GET").arg(self.keys.of(id).part(Part::Request));
-        self.connection.ask(self.connection.deadline(), &Request::One(command), replies::stored_request).await
+        let read = |reply| replies::stored_request(reply, id);
+        self.connection.ask(self.connection.deadline(), &Request::One(command), read).await
     }
 
-    async fn events(&self, id: OperationId) -> Result<Vec<Event>, StoreError> {
+    async fn events(&self, id: OperationId) -> Result<History, StoreError> {
         let mut keys = self.keys.of(id);
         let mut commands = redis::pipe();
         commands.cmd("GET").arg(keys.part(Part::Record)).cmd("LRANGE").arg(keys.part(Part::Events)).arg(0).arg(-1);
         let read = |reply| replies::history(reply, id);
         let history = self.connection.ask(self.connection.deadline(), &Request::Many(commands), read).await?;
         let live = history.filter(|(operation, _)| !self.is_over(operation));
-        Ok(live.map(|(_, events)| events).unwrap_or_default())
+        Ok(live.map(|(_, history)| history).unwrap_or_default())
     }
 
     async fn due(&self, limit: usize) -> Result<Vec<OperationId>, StoreError> {
@@ -299,6 +300,7 @@ fn expected_head(change: &Change) -> Vec<u8> {
     head
 }
 
-fn encoded(event: Option<&Event>) -> Result<Vec<u8>, StoreError> {
-    event.map(record::encode_part).transpose().map(Option::unwrap_or_default)
+/// Scripts see a part that is missing as an empty one.
+fn encoded<T: Stored>(id: OperationId, part: Option<&T>) -> Result<Vec<u8>, StoreError> {
+    part.map(|part| record::encode_part(id, part)).transpose().map(Option::unwrap_or_default)
 }

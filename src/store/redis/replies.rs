@@ -2,10 +2,10 @@
 
 use redis::Value;
 
-use crate::operation::{Event, Operation, OperationId, StoredRequest, WriteId};
+use crate::operation::{Operation, OperationId, StoredRequest, WriteId};
 use crate::store::record;
 use crate::store::redis::failure::Failure;
-use crate::store::{Found, StoreError, Written};
+use crate::store::{Found, History, Written};
 
 type Read<T> = Result<T, Failure>;
 
@@ -51,21 +51,22 @@ pub(super) fn found(reply: Value, id: OperationId) -> Read<Option<Found>> {
     }
 }
 
-pub(super) fn stored_request(reply: Value) -> Read<Option<StoredRequest>> {
-    bulk_or_nil(&reply)?.map(|bytes| record::decode_part(bytes).map_err(Failure::Unreadable)).transpose()
+pub(super) fn stored_request(reply: Value, id: OperationId) -> Read<Option<StoredRequest>> {
+    Ok(bulk_or_nil(&reply)?.map(|bytes| record::decode_part(id, bytes)).transpose()?)
 }
 
 /// A record and its events.
-pub(super) fn history(reply: Value, id: OperationId) -> Read<Option<(Operation, Vec<Event>)>> {
-    let read = |entry: &Value| match entry {
-        Value::BulkString(bytes) => record::decode_part(bytes).map_err(Failure::Unreadable),
-        _ => Err(Failure::Garbage),
-    };
+pub(super) fn history(reply: Value, id: OperationId) -> Read<Option<(Operation, History)>> {
     match list(&reply)? {
         [Value::Nil, Value::Array(_)] => Ok(None),
         [Value::BulkString(stored), Value::Array(events)] => {
             let operation = found_in(stored, None, id)?.operation;
-            Ok(Some((operation, events.iter().map(read).collect::<Read<_>>()?)))
+            let mut history = History::default();
+            for event in events {
+                let Value::BulkString(bytes) = event else { return Err(Failure::Garbage) };
+                history.add(record::decode_part(id, bytes));
+            }
+            Ok(Some((operation, history)))
         }
         _ => Err(Failure::Garbage),
     }
@@ -143,18 +144,17 @@ fn is_list(reply: &Value) -> bool {
 
 /// A record of another operation than the one asked for shows that replies are out of step.
 fn found_in(stored: &[u8], receipt: Option<&[u8]>, id: OperationId) -> Read<Found> {
-    let read = || -> Result<Found, StoreError> {
-        let operation = record::decode(stored)?;
-        let receipt = receipt.map(record::decode_part).transpose()?;
-        Ok(Found { operation, receipt })
-    };
-    let found = read().map_err(Failure::Unreadable)?;
-    if found.operation.id == id { Ok(found) } else { Err(Failure::Garbage) }
+    let operation = record::decode(stored)?;
+    if operation.id != id {
+        return Err(Failure::Garbage);
+    }
+    Ok(Found::new(operation, receipt.map(|bytes| record::decode_part(id, bytes))))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Unreadable;
 
     const WRITE: WriteId = WriteId([7; 16]);
 
@@ -185,6 +185,6 @@ mod tests {
     #[test]
     fn a_damaged_record_is_an_answer_and_no_reason_to_ask_again() {
         let reply = Value::Array(vec![bulk(&WRITE.0), bulk(b"record"), bulk(b"1short"), Value::Nil]);
-        assert!(matches!(claiming(reply, id(), WRITE), Err(Failure::Unreadable(StoreError::Corrupt(_)))));
+        assert!(matches!(claiming(reply, id(), WRITE), Err(Failure::Unreadable(Unreadable::Damaged(_)))));
     }
 }

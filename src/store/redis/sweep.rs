@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use redis::{Cmd, Pipeline, Value};
 use tokio::time::Instant;
 
-use crate::operation::{Operation, OperationId};
+use crate::operation::OperationId;
 use crate::store::redis::RedisStore;
 use crate::store::redis::failure::Failure;
 use crate::store::redis::keys::{Index, Part};
@@ -80,7 +80,7 @@ impl RedisStore {
         let more = horizon.is_some() || places.len() > limit;
         places.truncate(limit);
         let next = places.last().filter(|_| more).map(Place::to_cursor);
-        Ok(Page { operations: self.records_at(&places, deadline).await?, next })
+        Ok(Page { next, ..self.records_at(&places, deadline).await? })
     }
 
     /// Whether this gateway has the turn, now or still.
@@ -141,24 +141,28 @@ impl RedisStore {
         self.connection.ask(deadline, &Request::Many(commands), |reply| all_places(&reply)).await
     }
 
-    /// Records that are gone by now are left out, and so are those that only a newer version can read.
-    async fn records_at(&self, places: &[Place], deadline: Instant) -> Result<Vec<Operation>, StoreError> {
+    /// Records that are gone by now are left out.
+    async fn records_at(&self, places: &[Place], deadline: Instant) -> Result<Page, StoreError> {
         let ids: Vec<OperationId> = places.iter().filter_map(|place| place.id.parse().ok()).collect();
         if ids.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Page::default());
         }
         let mut commands = Pipeline::with_capacity(ids.len());
-        for id in ids {
-            commands.cmd("GET").arg(self.keys.of(id).part(Part::Record));
+        for id in &ids {
+            commands.cmd("GET").arg(self.keys.of(*id).part(Part::Record));
         }
         let read = |reply: Value| {
-            let stored = replies::list(&reply)?.iter().map(replies::bulk_or_nil);
-            let stored: Vec<Option<&[u8]>> = stored.collect::<Result<_, _>>()?;
-            Ok(stored.into_iter().flatten().filter_map(|stored| record::decode(stored).ok()).collect())
+            let mut page = Page::default();
+            for (id, stored) in ids.iter().zip(replies::list(&reply)?) {
+                if let Some(stored) = replies::bulk_or_nil(stored)? {
+                    page.add(*id, record::decode_of(*id, stored));
+                }
+            }
+            Ok(page)
         };
-        let mut operations: Vec<Operation> = self.connection.ask(deadline, &Request::Many(commands), read).await?;
-        operations.retain(|operation| !self.is_over(operation));
-        Ok(operations)
+        let mut page: Page = self.connection.ask(deadline, &Request::Many(commands), read).await?;
+        page.operations.retain(|operation| !self.is_over(operation));
+        Ok(page)
     }
 
     /// One range of the schedule of every bucket. Commands and no script: a script would hold up the claims meanwhile.

@@ -9,7 +9,7 @@ use oncegate::clock::Timestamp;
 use oncegate::operation::transition::Change;
 use oncegate::operation::{Event, EventKind, OperationId, Receipt, StateName, StoredRequest};
 use oncegate::store::memory::MemoryStore;
-use oncegate::store::{Claimed, Found, Page, Store, StoreError, Written};
+use oncegate::store::{Claimed, Found, History, Page, Store, StoreError, Written};
 use tokio::time::sleep;
 
 /// How long a step takes that gets no answer.
@@ -141,7 +141,7 @@ impl Store for FrailStore {
         self.through(Step::Look, |store| async move { store.request(id).await }).await
     }
 
-    async fn events(&self, id: OperationId) -> Result<Vec<Event>, StoreError> {
+    async fn events(&self, id: OperationId) -> Result<History, StoreError> {
         self.through(Step::Look, |store| async move { store.events(id).await }).await
     }
 
@@ -177,5 +177,5 @@ pub struct Kept {
 
 pub async fn kept(store: &MemoryStore, id: OperationId) -> Option<Kept> {
     let found = store.read(id).await.unwrap()?;
-    Some(Kept { operation: found.operation, receipt: found.receipt, events: store.events(id).await.unwrap() })
+    Some(Kept { operation: found.operation, receipt: found.receipt, events: store.events(id).await.unwrap().events })
 }

@@ -125,7 +125,7 @@ async fn all(store: &dyn Store) -> Vec<Stored> {
         let page = store.list(cursor.as_deref(), PAGE).await.unwrap();
         for operation in page.operations {
             let receipt = store.read(operation.id).await.unwrap().unwrap().receipt;
-            let events = store.events(operation.id).await.unwrap();
+            let events = store.events(operation.id).await.unwrap().events;
             stored.push(Stored { operation, receipt, events });
         }
         cursor = page.next;

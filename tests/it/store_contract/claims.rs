@@ -29,7 +29,7 @@ pub async fn a_claim_sent_again_is_won(store: &dyn Store) {
 
 pub async fn a_key_with_an_end_answers_with_its_receipt(store: &dyn Store) {
     let operation = put_settled(store, "ended", KEPT_LONG).await;
-    let found = Found { operation, receipt: Some(receipt("done")) };
+    let found = Found::new(operation, Some(Ok(receipt("done"))));
     let claimed = store.claim(&claim(store, "ended"), None).await.unwrap();
     assert_eq!(claimed, Claimed::Exists(Box::new(found)));
 }
@@ -99,9 +99,9 @@ pub async fn a_vanished_call_stops_nobody(store: &dyn Store) {
 }
 
 fn exists(operation: &Operation) -> Claimed {
-    Claimed::Exists(Box::new(Found { operation: operation.clone(), receipt: None }))
+    Claimed::Exists(Box::new(Found::new(operation.clone(), None)))
 }
 
 fn alike(operation: &Operation) -> Claimed {
-    Claimed::Alike(Box::new(Found { operation: operation.clone(), receipt: None }))
+    Claimed::Alike(Box::new(Found::new(operation.clone(), None)))
 }

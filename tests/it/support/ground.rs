@@ -1,5 +1,7 @@
 //! What a gateway keeps its records on.
 
+use std::path::PathBuf;
+
 use tempfile::TempDir;
 
 use crate::support::redis_server::RedisServer;
@@ -28,8 +30,16 @@ impl Ground {
     pub fn url(&self) -> String {
         match self {
             Self::Memory => "memory:".to_owned(),
-            Self::File(directory) => format!("file:{}", directory.path().join("store.db").display()),
+            Self::File(_) => format!("file:{}", self.path().display()),
             Self::Redis(server) => server.url(),
+        }
+    }
+
+    /// The file under the store.
+    pub fn path(&self) -> PathBuf {
+        match self {
+            Self::File(directory) => directory.path().join("store.db"),
+            Self::Memory | Self::Redis(_) => panic!("no file under this store"),
         }
     }
 

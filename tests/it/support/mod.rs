@@ -10,6 +10,7 @@ pub mod operations;
 pub mod redis_proxy;
 pub mod redis_server;
 pub mod script;
+pub mod stored;
 pub mod stores;
 pub mod upstream;
 
