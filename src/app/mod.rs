@@ -24,11 +24,10 @@ use crate::server::listener::{self, Listener};
 use crate::server::proxy::Proxy;
 use crate::store::file::{self, FileStore};
 use crate::store::memory::MemoryStore;
-use crate::store::redis::RedisStore;
+use crate::store::redis::{self, RedisStore};
 use crate::store::{Store, StoreError};
-use crate::upstream::{
-    Client, Connector, Endpoint, MAX_IDLE, POOL_IDLE, Settings, TcpConnector, TlsError, client_config,
-};
+use crate::tls::{TlsError, client_config};
+use crate::upstream::{Client, Connector, Endpoint, MAX_IDLE, POOL_IDLE, PROTOCOLS, Settings, TcpConnector};
 
 /// Why the gateway could not start, or had to end.
 #[derive(Debug, thiserror::Error)]
@@ -75,11 +74,7 @@ struct Common {
 enum StoreSource {
     Shared(Arc<dyn Store>),
     /// A connection for each thread.
-    Redis {
-        url: String,
-        namespace: String,
-        timeout: std::time::Duration,
-    },
+    Redis(redis::Settings),
 }
 
 /// Runs the gateway until SIGTERM or SIGINT or the end of its store, then lets what is under way finish within `server.drain`.
@@ -154,7 +149,7 @@ impl Common {
     }
 
     fn client(upstream: &Upstream) -> Result<Client, AppError> {
-        let tls = client_config(upstream.ca.as_deref(), None)
+        let tls = client_config(upstream.ca.as_deref(), None, PROTOCOLS)
             .map_err(|source| AppError::Tls { name: upstream.name.clone(), source })?;
         let connector: Arc<dyn Connector> = Arc::new(TcpConnector::new(tls));
         let endpoint = Endpoint { tls: upstream.tls, host: upstream.host.clone(), port: upstream.port };
@@ -206,16 +201,20 @@ impl StoreSource {
         Ok(match &settings.url {
             StoreUrl::Memory => Self::Shared(Arc::new(MemoryStore::new(clock))),
             StoreUrl::File(path) => Self::Shared(Arc::new(FileStore::open(path, file_settings(settings), clock)?)),
-            StoreUrl::Redis(url) => {
-                Self::Redis { url: url.0.clone(), namespace: settings.namespace.clone(), timeout: settings.timeout }
-            }
+            StoreUrl::Redis(url) => Self::Redis(redis::Settings {
+                url: url.clone(),
+                namespace: settings.namespace.clone(),
+                timeout: settings.timeout,
+                tls: settings.tls.clone(),
+                sentinel_login: settings.sentinel_login.clone().map(|login| (login.user, login.password.0)),
+            }),
         })
     }
 
     async fn connect(&self) -> Result<Arc<dyn Store>, AppError> {
         Ok(match self {
             Self::Shared(store) => Arc::clone(store),
-            Self::Redis { url, namespace, timeout } => Arc::new(RedisStore::connect(url, namespace, *timeout).await?),
+            Self::Redis(settings) => Arc::new(RedisStore::open(settings.clone()).await?),
         })
     }
 }

@@ -7,7 +7,6 @@ use http::Method;
 
 use super::explain::RouteExplained;
 use super::rules::{Effect, Forward, KeyMode};
-use super::tree::without_password;
 use super::words::Word;
 use super::{Callers, Config, Durability, Route, StoreUrl, Upstream};
 use crate::operation::admission::Repeat;
@@ -99,7 +98,7 @@ impl fmt::Display for StoreUrl {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::File(path) => write!(f, "file:{}", path.display()),
-            Self::Redis(url) => f.write_str(&without_password(&url.0)),
+            Self::Redis(url) => write!(f, "{url}"),
         }
     }
 }

@@ -20,6 +20,7 @@ mod route;
 mod rules;
 mod schema;
 mod services;
+mod store_access;
 mod target;
 mod template;
 mod text;
@@ -39,8 +40,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
+use rustls::ClientConfig;
 
 use crate::operation::admission::Repeat;
+use crate::redis_url::RedisUrl;
 
 pub use self::error::{ConfigError, ConfigErrors, Problem};
 pub use self::load::UpstreamMode;
@@ -122,6 +125,10 @@ pub struct StoreSettings {
     pub timeout: Duration,
     /// `memory:` has none.
     pub durability: Option<Durability>,
+    /// What every connection of `url` is made with, if that says TLS.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// Of the sentinels, where they want one of their own.
+    pub sentinel_login: Option<SentinelLogin>,
 }
 
 /// What a step of the store has to survive before it counts as done.
@@ -135,13 +142,19 @@ pub enum Durability {
     Single,
 }
 
+/// `store.sentinel_user` and `store.sentinel_password`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentinelLogin {
+    pub user: Option<String>,
+    pub password: Secret,
+}
+
 /// Which store keeps the records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
     Memory,
     File(PathBuf),
-    /// `redis://[user:password@]host[:port][/database]`; never printed whole.
-    Redis(Secret),
+    Redis(RedisUrl),
 }
 
 impl StoreUrl {

@@ -35,7 +35,20 @@ pub(super) const SERVER: Schema = Schema {
 
 pub(super) const STORE: Schema = Schema {
     name: "[store]",
-    keys: &["url", "namespace", "receipts", "tombstones", "lease", "timeout", "durability"],
+    keys: &[
+        "url",
+        "namespace",
+        "receipts",
+        "tombstones",
+        "lease",
+        "timeout",
+        "durability",
+        "ca_file",
+        "client_cert",
+        "client_key",
+        "sentinel_user",
+        "sentinel_password",
+    ],
     later: &["replicas", "encryption", "max_open"],
 };
 

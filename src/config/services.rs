@@ -18,7 +18,7 @@ use super::units::{self, Accepts};
 use super::words::{Word, one_of, word};
 use super::{
     CallerToken, Callers, Durability, Log, LogFormat, Secret, Server, StoreSettings, StoreUrl, Upstream, grammar,
-    schema, url,
+    schema, store_access, url,
 };
 
 const KIB: u64 = 1 << 10;
@@ -61,6 +61,8 @@ pub(super) fn store(reader: &mut Reader<'_>, root: &Section<'_>) -> (StoreSettin
     let durability = durability(reader, section, &url);
     let settings = StoreSettings {
         namespace: namespace(reader, section, &url),
+        tls: store_access::tls(reader, section, &url),
+        sentinel_login: store_access::sentinel_login(reader, section, &url),
         url,
         receipts: policy.receipts.as_ref().map_or(RECEIPTS.min(tombstones), |stated| stated.value),
         tombstones,

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use http::Uri;
 use http::uri::Authority;
 
+use super::StoreUrl;
 use super::grammar;
 use super::units::Accepts;
-use super::{Secret, StoreUrl};
+use crate::redis_url::RedisUrl;
 
 /// Where an upstream is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +55,7 @@ pub(super) fn upstream(text: &str) -> Result<Address, Accepts> {
     })
 }
 
-/// `memory:`, `file:PATH` or `redis://`.
+/// `memory:`, `file:PATH`, or one of a Redis.
 pub(super) fn store(text: &str) -> Result<StoreUrl, Accepts> {
     let accepts = || Accepts::from("\"memory:\", \"file:PATH\" or \"redis://HOST:PORT\"");
     match text.split_once(':').ok_or_else(accepts)? {
@@ -62,26 +63,11 @@ pub(super) fn store(text: &str) -> Result<StoreUrl, Accepts> {
         ("file", path) if !path.is_empty() && !path.ends_with('/') && !path.contains('\0') => {
             Ok(StoreUrl::File(PathBuf::from(path)))
         }
-        ("redis", _) => redis(text),
-        ("rediss" | "redis+sentinel" | "redis+cluster", _) => {
-            Err("\"memory:\", \"file:PATH\" or \"redis://HOST:PORT\"; its other forms are not in this version".into())
+        (scheme, _) if scheme.starts_with("redis") => {
+            RedisUrl::parse(text).map(StoreUrl::Redis).map_err(|misread| misread.to_string().into())
         }
         (_, _) => Err(accepts()),
     }
-}
-
-fn redis(text: &str) -> Result<StoreUrl, Accepts> {
-    let accepts = || Accepts::from("redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]");
-    let uri: Uri = text.parse().map_err(|_| accepts())?;
-    let authority = uri.authority().ok_or_else(accepts)?;
-    host_of(authority).ok_or_else(accepts)?;
-    port_of(authority).ok_or_else(accepts)?;
-    let database = uri.path().strip_prefix('/').unwrap_or_default();
-    let is_database = database.is_empty() || database.parse::<u16>().is_ok();
-    if !is_database || text.contains(['?', '#']) {
-        return Err(accepts());
-    }
-    Ok(StoreUrl::Redis(Secret(text.to_owned())))
 }
 
 fn host_of(authority: &Authority) -> Option<&str> {
@@ -145,11 +131,12 @@ mod tests {
     fn stores() {
         assert_eq!(store("memory:"), Ok(StoreUrl::Memory));
         assert_eq!(store("file:data/x.db"), Ok(StoreUrl::File(PathBuf::from("data/x.db"))));
-        for redis in ["redis://127.0.0.1:6379", "redis://:pw@host/3", "redis://me:pw@[::1]:1/"] {
-            assert_eq!(store(redis), Ok(StoreUrl::Redis(Secret(redis.to_owned()))));
+        for redis in ["redis://127.0.0.1:6379", "rediss://:pw@host/3", "redis+sentinel://a,b/m", "redis+cluster://a,b"]
+        {
+            assert_eq!(store(redis), Ok(StoreUrl::Redis(RedisUrl::parse(redis).unwrap())));
         }
         for wrong in
-            ["", "memory", "file:", "redis://", "redis:x", "redis://h/x", "redis://h:x", "rediss://h", "pg://h"]
+            ["", "memory", "file:", "redis://", "redis:x", "redis://h/x", "redis://h:x", "redisx://h", "pg://h"]
         {
             assert!(store(wrong).is_err(), "{wrong}");
         }

@@ -60,7 +60,7 @@ pub struct TcpConnector {
 }
 
 impl TcpConnector {
-    /// `tls` is what [`client_config`](super::client_config) makes.
+    /// `tls` is what [`client_config`](crate::tls::client_config) makes.
     pub fn new(tls: Arc<ClientConfig>) -> Self {
         Self { tls: TlsConnector::from(tls) }
     }

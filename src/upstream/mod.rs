@@ -13,7 +13,6 @@ mod content;
 mod headers;
 mod pool;
 mod received;
-mod tls;
 mod wire;
 
 #[cfg(test)]
@@ -33,7 +32,6 @@ pub use headers::{
     remove_hop_by_hop,
 };
 pub use received::{BodyError, ReceivedBody};
-pub use tls::{Identity, TlsError, client_config};
 pub use wire::{Io, Wire};
 
 use connection::Line;
@@ -48,6 +46,9 @@ pub const CAREFUL_IDLE: Duration = Duration::from_secs(1);
 
 /// Unused connections kept for each upstream and thread.
 pub const MAX_IDLE: usize = 128;
+
+/// What an upstream is offered by ALPN.
+pub const PROTOCOLS: &[&str] = &["http/1.1"];
 
 /// What one upstream is allowed to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

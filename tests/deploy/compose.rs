@@ -88,7 +88,7 @@ fn the_agent_calls_the_gateway_and_shows_its_token() {
 fn the_fleet_shares_a_redis_that_forgets_nothing() {
     let file = file();
     let StoreUrl::Redis(url) = gateway(&file, "oncegate-fleet", FLEET).store.url else { panic!("no Redis") };
-    assert!(url.0.starts_with("redis://redis:6379"));
+    assert!(url.to_string().starts_with("redis://redis:6379"));
     let redis = at(&file, "/services/redis");
     for promise in ["--appendonly yes", "--appendfsync always", "--maxmemory-policy noeviction"] {
         assert!(string(redis, "/command").contains(promise), "{promise}");

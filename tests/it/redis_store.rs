@@ -1,10 +1,12 @@
 //! What only the store in Redis promises: what it does when the server or the way to it fails, how things are kept
 //! there, and what a step costs.
 
+mod failover;
 mod failures;
 mod keeping;
 mod memory;
 mod opening;
+mod tls;
 
 use std::time::{Duration, Instant};
 

@@ -6,7 +6,8 @@ mod listing;
 mod retention;
 mod writes;
 
-macro_rules! cases {
+/// Every case, a test of its own over a store that `support::stores` opens for it.
+macro_rules! each {
     ($store:ident: $($suite:ident::$case:ident)*) => {
         $(
             #[tokio::test]
@@ -18,10 +19,24 @@ macro_rules! cases {
     };
 }
 
+/// All cases in one test over servers that take long to start, each case in a namespace of its own.
+macro_rules! in_turn {
+    ($fleet:ident: $($suite:ident::$case:ident)*) => {
+        #[tokio::test]
+        async fn keeps_the_contract() {
+            let fleet = crate::support::redis_fleet::$fleet::start(&[]);
+            $(
+                let store = crate::support::stores::on(&fleet.url(), stringify!($case)).await;
+                super::$suite::$case(&store).await;
+            )*
+        }
+    };
+}
+
 macro_rules! keeps_the_contract {
-    ($store:ident) => {
-        mod $store {
-            cases! { $store:
+    ($module:ident by $how:ident $store:ident) => {
+        mod $module {
+            $how! { $store:
                 claims::of_many_claims_one_wins
                 claims::a_claim_sent_again_is_won
                 claims::a_key_with_an_end_answers_with_its_receipt
@@ -55,6 +70,8 @@ macro_rules! keeps_the_contract {
     };
 }
 
-keeps_the_contract!(memory);
-keeps_the_contract!(file);
-keeps_the_contract!(redis);
+keeps_the_contract!(memory by each memory);
+keeps_the_contract!(file by each file);
+keeps_the_contract!(redis by each redis);
+keeps_the_contract!(sentinel by in_turn SentinelFleet);
+keeps_the_contract!(cluster by in_turn ClusterFleet);

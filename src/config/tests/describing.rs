@@ -36,14 +36,14 @@ fn origins_of_the_weaker_layers() {
 
 #[test]
 fn no_secret_is_described() {
+    let store = "redis+sentinel://me:p4ss@127.0.0.1:6379/m\"\nsentinel_password = \"s3nt";
     let text = format!("{CONTRACT}\n").replace("\"fsync\"", "\"single\"");
-    let text = text.replace("file:data/oncegate.db", "redis://me:p4ss@127.0.0.1:6379");
-    let config = config(&text);
+    let config = config(&text.replace("file:data/oncegate.db", store));
     let said = format!("{}\n{config:?}", config.describe());
-    for secret in ["s3cret", "b0t", "the-next-one", "p4ss"] {
+    for secret in ["s3cret", "b0t", "the-next-one", "p4ss", "s3nt"] {
         assert!(!said.contains(secret), "{secret} in {said}");
     }
-    assert!(config.describe().contains("redis://***@127.0.0.1:6379"));
+    assert!(config.describe().contains("redis+sentinel://***@127.0.0.1:6379/m"));
 }
 
 #[test]

@@ -280,7 +280,7 @@ rate = "5/s""#,
     (
         r#"[store]
 zzzzzz = 1"#,
-        r#"gateway.toml:9:1: store.zzzzzz: unknown key `zzzzzz`; [store] accepts url, namespace, receipts, tombstones, lease, timeout, durability"#,
+        r#"gateway.toml:9:1: store.zzzzzz: unknown key `zzzzzz`; [store] accepts url, namespace, receipts, tombstones, lease, timeout, durability, ca_file, client_cert, client_key, sentinel_user, sentinel_password"#,
     ),
     (
         r#"[log]
@@ -450,8 +450,58 @@ url = "redis://u:pw@h:1""#,
     ),
     (
         r#"[store]
-url = "rediss://u:pw@h:1""#,
-        r#"gateway.toml:9:7: store.url = "rediss://***@h:1": "memory:", "file:PATH" or "redis://HOST:PORT"; its other forms are not in this version"#,
+url = "rediss://u:pw@h:x""#,
+        r#"gateway.toml:9:7: store.url = "rediss://***@h:x": redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]"#,
+    ),
+    (
+        r#"[store]
+url = "redis+sentinel://u:pw@a,b""#,
+        r#"gateway.toml:9:7: store.url = "redis+sentinel://***@a,b": redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],.../MASTER_NAME[/DATABASE]"#,
+    ),
+    (
+        r#"[store]
+url = "redis+cluster://a/1""#,
+        r#"gateway.toml:9:7: store.url = "redis+cluster://a/1": redis+cluster://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],... (a cluster has no databases)"#,
+    ),
+    (
+        r#"[store]
+url = "redis-cluster://a""#,
+        r#"gateway.toml:9:7: store.url = "redis-cluster://a": redis://, rediss://, redis+sentinel://, redis+cluster://, rediss+sentinel:// or rediss+cluster://"#,
+    ),
+    (
+        r#"[store]
+url = "redis://h"
+namespace = "n"
+ca_file = "/dev/null""#,
+        r#"gateway.toml:8:1: store.ca_file: only a rediss://, rediss+sentinel:// or rediss+cluster:// store has certificates"#,
+    ),
+    (
+        r#"[store]
+url = "rediss://h"
+namespace = "n"
+ca_file = "/dev/null""#,
+        r#"gateway.toml:11:11: store.ca_file = "/dev/null": a PEM file with at least one certificate: no certificate in the PEM file"#,
+    ),
+    (
+        r#"[store]
+url = "rediss://h"
+namespace = "n"
+client_key = "/dev/null""#,
+        r#"gateway.toml:8:1: store.client_cert: missing; `client_cert` and `client_key` go together"#,
+    ),
+    (
+        r#"[store]
+url = "redis://h"
+namespace = "n"
+sentinel_password = "p""#,
+        r#"gateway.toml:8:1: store.sentinel_password: only a redis+sentinel:// or rediss+sentinel:// store has sentinels"#,
+    ),
+    (
+        r#"[store]
+url = "redis+sentinel://h/m"
+namespace = "n"
+sentinel_user = "u""#,
+        r#"gateway.toml:8:1: store.sentinel_password: missing; `sentinel_user` needs it, best as { env = "NAME" }"#,
     ),
     (
         r#"[store]

@@ -23,8 +23,12 @@ pub(super) struct ServerClock {
 impl ServerClock {
     /// Until the first reading the clock of this machine stands in; nothing is written before that.
     pub(super) fn new() -> Self {
-        let start = Instant::now();
-        Self { start, at_start: AtomicU64::new(Clock::system().now().0), tolerance: AtomicU64::new(u64::MAX) }
+        Self::at(Clock::system().now())
+    }
+
+    /// Until the first reading it goes on from `now`.
+    pub(super) fn at(now: Timestamp) -> Self {
+        Self { start: Instant::now(), at_start: AtomicU64::new(now.0), tolerance: AtomicU64::new(u64::MAX) }
     }
 
     pub(super) fn now(&self) -> Timestamp {

@@ -7,7 +7,7 @@
 //! A gateway that finds a loss leaves word of it in the store, so that those close, too, that begin after it. Only an
 //! operator's word begins the next epoch, with a higher generation, which every gateway takes up by itself.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, Value};
@@ -15,6 +15,7 @@ use redis::{Cmd, Pipeline, Value};
 use crate::clock::Timestamp;
 use crate::entropy::Entropy;
 use crate::store::redis::clock::ServerClock;
+use crate::store::redis::cluster::Cluster;
 use crate::store::redis::failure::Failure;
 use crate::store::redis::fitness::OpenError;
 use crate::store::redis::keys::Keys;
@@ -47,8 +48,30 @@ const CLOCK_ERROR: Duration = Duration::from_secs(5);
 pub(super) struct Epoch {
     keys: Keys,
     entropy: Entropy,
-    clock: Arc<ServerClock>,
     known: Mutex<Memory>,
+}
+
+/// Over what a store is asked about its epoch.
+pub(super) enum Way<'w> {
+    /// A line that nothing else may use yet, and the clock of its server.
+    Line(&'w Line, &'w ServerClock),
+    Cluster(&'w Cluster),
+}
+
+impl Way<'_> {
+    async fn send(&self, request: &Request, with_source: bool) -> Result<Value, OpenError> {
+        match self {
+            Self::Line(line, _) => Ok(line.send(request, with_source, false).await?),
+            Self::Cluster(cluster) => cluster.send(request, with_source).await,
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        match self {
+            Self::Line(_, clock) => clock.now(),
+            Self::Cluster(cluster) => cluster.now(),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -82,8 +105,8 @@ struct Stored {
 }
 
 impl Epoch {
-    pub(super) fn new(keys: Keys, entropy: Entropy, clock: Arc<ServerClock>) -> Self {
-        Self { keys, entropy, clock, known: Mutex::default() }
+    pub(super) fn new(keys: Keys, entropy: Entropy) -> Self {
+        Self { keys, entropy, known: Mutex::default() }
     }
 
     /// What a claim compares with the marker of its bucket. Before anything is known it fits no marker.
@@ -95,19 +118,19 @@ impl Epoch {
     ///
     /// # Errors
     /// The store has lost something, or does not answer.
-    pub(super) async fn examine(&self, line: &Line) -> Result<(), OpenError> {
+    pub(super) async fn examine(&self, way: &Way<'_>) -> Result<(), OpenError> {
         let known = self.known();
-        let mut stored = self.stored(line).await?;
+        let mut stored = self.stored(way).await?;
         if stored.is_none() && known.is_none() {
-            stored = self.found(line).await?;
+            stored = self.found(way).await?;
         }
-        let stored = self.agree(line, known, stored).await?;
+        let stored = self.agree(way, known, stored).await?;
         if !stored.is_open {
-            self.mark(line, &stored).await?;
-        } else if let Some(bucket) = unmarked(&self.markers(line).await?, &stored.id) {
-            return Err(self.lost(line, known, Some(&stored), Loss::Bucket(bucket)).await);
+            self.mark(way, &stored).await?;
+        } else if let Some(bucket) = unmarked(&self.markers(way).await?, &stored.id) {
+            return Err(self.lost(way, known, Some(&stored), Loss::Bucket(bucket)).await);
         }
-        self.take_up(&stored);
+        self.take_up(&stored, way.now());
         Ok(())
     }
 
@@ -115,36 +138,36 @@ impl Epoch {
     ///
     /// # Errors
     /// The same as for [`Self::examine`].
-    pub(super) async fn look(&self, line: &Line) -> Result<(), OpenError> {
+    pub(super) async fn look(&self, way: &Way<'_>) -> Result<(), OpenError> {
         // What is known before the question is the measure: an answer may be overtaken by a later count.
         let known = self.known();
-        let stored = self.stored(line).await?;
-        let stored = self.agree(line, known, stored).await?;
+        let stored = self.stored(way).await?;
+        let stored = self.agree(way, known, stored).await?;
         if stored.is_open && known.is_some_and(|known| known.id[..] == stored.id) {
-            self.take_up(&stored);
+            self.take_up(&stored, way.now());
             return Ok(());
         }
-        self.examine(line).await
+        self.examine(way).await
     }
 
     /// Begins the next epoch over what is left; false if nothing was lost.
     ///
     /// # Errors
     /// The store does not answer.
-    pub(super) async fn accept(&self, line: &Line) -> Result<bool, OpenError> {
-        let (known, stored) = (self.known(), self.stored(line).await?);
+    pub(super) async fn accept(&self, way: &Way<'_>) -> Result<bool, OpenError> {
+        let (known, stored) = (self.known(), self.stored(way).await?);
         let is_whole = match judge(known.as_ref(), stored.as_ref()) {
-            Ok(stored) => unmarked(&self.markers(line).await?, &stored.id).is_none(),
+            Ok(stored) => unmarked(&self.markers(way).await?, &stored.id).is_none(),
             Err(_) => false,
         };
         if is_whole {
             return Ok(false);
         }
         let (id, generation) = (stored.map(|stored| stored.id), known.map_or(0, |known| known.generation));
-        self.begin(line, &id.unwrap_or_default(), "next", generation).await?;
-        let stored = self.stored(line).await?.ok_or(Loss::Gone)?;
-        self.mark(line, &stored).await?;
-        self.take_up(&stored);
+        self.begin(way, &id.unwrap_or_default(), "next", generation).await?;
+        let stored = self.stored(way).await?.ok_or(Loss::Gone)?;
+        self.mark(way, &stored).await?;
+        self.take_up(&stored, way.now());
         Ok(true)
     }
 
@@ -173,23 +196,23 @@ impl Epoch {
         Ok(unmarked(&markers(reply)?, &self.marker()).is_none())
     }
 
-    async fn found(&self, line: &Line) -> Result<Option<Stored>, OpenError> {
-        if self.markers(line).await?.iter().all(Option::is_none) {
-            self.begin(line, b"", "first", 0).await?;
+    async fn found(&self, way: &Way<'_>) -> Result<Option<Stored>, OpenError> {
+        if self.markers(way).await?.iter().all(Option::is_none) {
+            self.begin(way, b"", "first", 0).await?;
         }
-        self.stored(line).await
+        self.stored(way).await
     }
 
     /// Whoever begins it may go away before its markers stand: the next one who comes writes them.
-    async fn begin(&self, line: &Line, stands: &[u8], which: &str, generation: u64) -> Result<(), OpenError> {
+    async fn begin(&self, way: &Way<'_>, stands: &[u8], which: &str, generation: u64) -> Result<(), OpenError> {
         let id: EpochId = self.entropy.bytes();
         let call = BEGIN.call(1, 0).with(self.keys.epoch()).with(&id[..]).with(stands).with(which).with(generation);
-        replies::number(line.send(&call.into(), true).await?)?;
+        replies::number(way.send(&call.into(), true).await?)?;
         Ok(())
     }
 
     /// Writes all markers, then opens the epoch. In the first one a marker of another is no leftover but a loss.
-    async fn mark(&self, line: &Line, stored: &Stored) -> Result<(), OpenError> {
+    async fn mark(&self, way: &Way<'_>, stored: &Stored) -> Result<(), OpenError> {
         let is_first = stored.generation <= 1;
         let request = self.each_marker(|keys, bucket| {
             let mut command = Cmd::new();
@@ -199,27 +222,27 @@ impl Epoch {
             }
             command
         });
-        let reply = line.send(&request, true).await?;
+        let reply = way.send(&request, true).await?;
         if is_first && let Some(bucket) = marked_otherwise(&markers(&reply)?, &stored.id) {
-            return Err(self.lost(line, self.known(), Some(stored), Loss::Bucket(bucket)).await);
+            return Err(self.lost(way, self.known(), Some(stored), Loss::Bucket(bucket)).await);
         }
         let open = RAISE.call(1, 0).with(self.keys.epoch()).with(&stored.id).with("open");
-        match line.send(&open.into(), true).await? {
+        match way.send(&open.into(), true).await? {
             Value::Int(_) => Ok(()),
             // It is not the one any more whose markers these are.
             _ => Err(Loss::Other.into()),
         }
     }
 
-    async fn agree(&self, line: &Line, known: Option<Known>, stored: Option<Stored>) -> Result<Stored, OpenError> {
+    async fn agree(&self, way: &Way<'_>, known: Option<Known>, stored: Option<Stored>) -> Result<Stored, OpenError> {
         match judge(known.as_ref(), stored.as_ref()) {
             Ok(stored) => Ok(stored.clone()),
-            Err(loss) => Err(self.lost(line, known, stored.as_ref(), loss).await),
+            Err(loss) => Err(self.lost(way, known, stored.as_ref(), loss).await),
         }
     }
 
     /// Says it in the log, and in the store, where another gateway may be about to begin.
-    async fn lost(&self, line: &Line, known: Option<Known>, stored: Option<&Stored>, loss: Loss) -> OpenError {
+    async fn lost(&self, way: &Way<'_>, known: Option<Known>, stored: Option<&Stored>, loss: Loss) -> OpenError {
         if !std::mem::replace(&mut self.memory().is_lost, true) {
             tracing::error!(
                 %loss,
@@ -230,21 +253,21 @@ impl Epoch {
             let generation = known.map_or(0, |known| known.generation);
             let stands = stored.map_or(&b""[..], |stored| &stored.id);
             let call = CONDEMN.call(1, 0).with(self.keys.epoch()).with(stands).with(generation).with(loss.to_string());
-            if let Err(error) = line.send(&call.into(), true).await {
+            if let Err(error) = way.send(&call.into(), true).await {
                 tracing::warn!(%error, "the loss could not be noted in the store");
             }
         }
         loss.into()
     }
 
-    async fn stored(&self, line: &Line) -> Result<Option<Stored>, OpenError> {
+    async fn stored(&self, way: &Way<'_>) -> Result<Option<Stored>, OpenError> {
         let mut command = Cmd::new();
         command.arg("HMGET").arg(self.keys.epoch()).arg(&["id", "generation", "count", "founded", "open", "lost"]);
-        Ok(stored(&line.send(&Request::One(command), false).await?)?)
+        Ok(stored(&way.send(&Request::One(command), false).await?)?)
     }
 
-    async fn markers(&self, line: &Line) -> Result<Vec<Option<Vec<u8>>>, OpenError> {
-        Ok(markers(&line.send(&self.all_markers(), false).await?)?)
+    async fn markers(&self, way: &Way<'_>) -> Result<Vec<Option<Vec<u8>>>, OpenError> {
+        Ok(markers(&way.send(&self.all_markers(), false).await?)?)
     }
 
     fn each_marker(&self, command: impl Fn(&Keys, u8) -> Cmd) -> Request {
@@ -255,13 +278,13 @@ impl Epoch {
         Request::Many(commands)
     }
 
-    fn take_up(&self, stored: &Stored) {
+    fn take_up(&self, stored: &Stored, now: Timestamp) {
         let Ok(id) = EpochId::try_from(stored.id.as_slice()) else { return };
         let mut memory = self.memory();
         let before = memory.known.filter(|known| known.id == id).map_or(0, |known| known.count);
         if memory.known.is_none_or(|known| known.generation <= stored.generation) {
             let (generation, count) = (stored.generation, stored.count.max(before));
-            memory.known = Some(Known { id, generation, count, looked_at: self.clock.now() });
+            memory.known = Some(Known { id, generation, count, looked_at: now });
         }
         if std::mem::replace(&mut memory.is_lost, false) {
             tracing::info!(generation = stored.generation, "the loss of the store was accepted; calls are taken again");

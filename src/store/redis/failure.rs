@@ -4,6 +4,7 @@
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+use crate::redis_url::Host;
 use crate::store::{StoreError, Unreadable};
 
 /// Why one send of a request did not lead to its answer.
@@ -18,6 +19,12 @@ pub(super) enum Failure {
     /// The server is not the one that takes writes, or cannot reach it.
     #[error("the server is no master")]
     Demoted(#[source] RedisError),
+    /// Another server of the cluster serves this slot now; nothing was done here.
+    #[error("another server of the cluster has the slot")]
+    Moved(#[source] RedisError),
+    /// Another server is taking this slot over and has the key already, or would create it.
+    #[error("another server of the cluster takes the slot over")]
+    Ask(#[source] RedisError),
     #[error("the server does not know the script")]
     NoScript,
     /// The connection ended; the server may have done it.
@@ -35,17 +42,28 @@ pub(super) enum Failure {
 }
 
 /// What to do about a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Remedy {
     GiveUp,
     /// Send it again after a short pause.
     Pause,
     /// Send it again over another connection.
     Reconnect,
+    /// Send it to the server that the cluster has named.
+    Follow(Redirect),
     /// Send it again with the source of the script.
     LoadScript,
     /// Not again, and nothing else before the server was examined anew.
     Examine,
+}
+
+/// Where a cluster sends a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Redirect {
+    pub(super) slot: u16,
+    pub(super) host: Host,
+    /// For this request only: the slot is on its way.
+    pub(super) asking: bool,
 }
 
 impl Failure {
@@ -54,6 +72,8 @@ impl Failure {
             Self::Refused(_) | Self::Unreadable(_) => Remedy::GiveUp,
             Self::NotNow(_) => Remedy::Pause,
             Self::Demoted(_) | Self::Broken(_) | Self::Garbage => Remedy::Reconnect,
+            Self::Moved(error) => redirect(error, false),
+            Self::Ask(error) => redirect(error, true),
             Self::NoScript => Remedy::LoadScript,
             Self::Forgotten => Remedy::Examine,
         }
@@ -66,6 +86,8 @@ impl Failure {
             Self::Refused(_)
             | Self::NotNow(_)
             | Self::Demoted(_)
+            | Self::Moved(_)
+            | Self::Ask(_)
             | Self::NoScript
             | Self::Forgotten
             | Self::Unreadable(_) => false,
@@ -77,6 +99,8 @@ impl From<RedisError> for Failure {
     fn from(error: RedisError) -> Self {
         match error.kind() {
             ErrorKind::Server(ServerErrorKind::NoScript) => Self::NoScript,
+            ErrorKind::Server(ServerErrorKind::Moved) => Self::Moved(error),
+            ErrorKind::Server(ServerErrorKind::Ask) => Self::Ask(error),
             ErrorKind::Server(
                 ServerErrorKind::BusyLoading | ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown,
             ) => Self::NotNow(error),
@@ -102,13 +126,24 @@ impl Trail {
         self.last = Some(failure);
     }
 
+    /// The error of a step that failed once.
+    pub(super) fn of(failure: Failure) -> StoreError {
+        let mut trail = Self::default();
+        trail.note(failure);
+        trail.end()
+    }
+
     /// The error of a step that ended with its last failure; without one it ran out of time.
     pub(super) fn end(self) -> StoreError {
         let error = match self.last {
             None | Some(Failure::NoScript) => StoreError::Timeout,
-            Some(Failure::Refused(error) | Failure::NotNow(error) | Failure::Demoted(error)) => {
-                StoreError::Refused(words_of(&error))
-            }
+            Some(
+                Failure::Refused(error)
+                | Failure::NotNow(error)
+                | Failure::Demoted(error)
+                | Failure::Moved(error)
+                | Failure::Ask(error),
+            ) => StoreError::Refused(words_of(&error)),
             Some(failure @ (Failure::Broken(_) | Failure::Garbage)) => StoreError::Connection(failure.into()),
             Some(failure @ Failure::Forgotten) => StoreError::LostMemory(failure.into()),
             Some(Failure::Unreadable(unreadable)) => unreadable.into(),
@@ -120,6 +155,12 @@ impl Trail {
     pub(super) fn end_with(self, error: StoreError) -> StoreError {
         without_false_no(error, self.doubt)
     }
+}
+
+/// A redirection that names nobody is one that may be tried again.
+fn redirect(error: &RedisError, asking: bool) -> Remedy {
+    let named = error.redirect_node().and_then(|(host, slot)| Some((Host::parse_announced(host)?, slot)));
+    named.map_or(Remedy::Pause, |(host, slot)| Remedy::Follow(Redirect { slot, host, asking }))
 }
 
 /// A "no" to a second send says nothing about the first.

@@ -5,9 +5,11 @@ use redis::{ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
+use crate::redis_url::Misread;
 use crate::store::redis::clock::ServerClock;
 use crate::store::redis::epoch::Loss;
 use crate::store::redis::failure::Failure;
+use crate::store::redis::wire::is_about_trust;
 
 /// `SET` with `NX` and `GET` together came with it.
 const OLDEST: u32 = 7;
@@ -15,12 +17,18 @@ const OLDEST: u32 = 7;
 /// Why a Redis store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("the URL of the Redis store is not understood")]
-    Url(#[source] RedisError),
+    #[error("the URL of the Redis store is not understood: {0}")]
+    Url(#[from] Misread),
     #[error("the operating system has no randomness to give")]
     Entropy(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("Redis cannot be reached")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("TLS with Redis failed: certificates are missing or not trusted")]
+    Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("no sentinel knows a master called {0}")]
+    NoSuchMaster(String),
+    #[error("this Redis is the master no more")]
+    Deposed,
     #[error("Redis refused the credentials")]
     Credentials(#[source] RedisError),
     #[error("Redis refused a question that has to be answered first")]
@@ -39,9 +47,11 @@ impl OpenError {
     /// Whether another try may find it better without anybody doing something.
     pub(super) fn may_pass(&self) -> bool {
         match self {
-            Self::Unreachable(_) => true,
+            Self::Unreachable(_) | Self::Deposed => true,
             Self::Url(_)
             | Self::Entropy(_)
+            | Self::Tls(_)
+            | Self::NoSuchMaster(_)
             | Self::Credentials(_)
             | Self::Refused(_)
             | Self::TooOld(_)
@@ -63,6 +73,7 @@ impl OpenError {
 impl From<RedisError> for OpenError {
     fn from(error: RedisError) -> Self {
         match error.kind() {
+            _ if is_about_trust(&error) => Self::Tls(error.into()),
             ErrorKind::AuthenticationFailed => Self::Credentials(error),
             _ if error.code() == Some("NOAUTH") => Self::Credentials(error),
             ErrorKind::Server(
@@ -81,6 +92,7 @@ impl From<Failure> for OpenError {
             Failure::Refused(error) => Self::Refused(error),
             Failure::NotNow(error) | Failure::Broken(error) => Self::Unreachable(error.into()),
             Failure::Demoted(_) => Self::Replica,
+            Failure::Moved(error) | Failure::Ask(error) => Self::Unreachable(error.into()),
             failure @ (Failure::NoScript | Failure::Forgotten | Failure::Garbage | Failure::Unreadable(_)) => {
                 Self::Unreachable(failure.into())
             }

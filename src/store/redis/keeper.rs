@@ -1,62 +1,64 @@
 //! Makes the connection of a store, looks after it, and makes another when it is given up.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::millis;
 use crate::entropy::Entropy;
+use crate::redis_url::Host;
 use crate::store::redis::clock::ServerClock;
-use crate::store::redis::epoch::Epoch;
+use crate::store::redis::epoch::{Epoch, Way};
 use crate::store::redis::fitness::{self, OpenError};
 use crate::store::redis::line::{Line, State, given_up, hang_up};
+use crate::store::redis::sentinel::Sentinels;
+use crate::store::redis::wire::{Wired, Wiring};
 
-/// Requests that may wait to be written; the library's 50 would make callers queue for each other.
-const QUEUE: usize = 1024;
 /// How often the clock is read and the server looked at. Always armed and never later than a request's deadline, this
 /// also spares the runtime a wake-up for each of those deadlines.
-const LOOK: Duration = Duration::from_secs(1);
+pub(super) const LOOK: Duration = Duration::from_secs(1);
 /// Before the second try for a connection, and at most before any other.
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
 
-/// Connects, and goes on trying in the background if the server is away. The task ends with its handle.
-///
-/// # Errors
-/// The URL is wrong, or the server answered and must not be used.
-pub(super) async fn start(
-    mut dialer: Dialer,
-    entropy: Entropy,
-) -> Result<(Arc<watch::Sender<State>>, AbortOnDropHandle<()>), OpenError> {
-    let (state, opened) = match dialer.dial().await {
-        Ok(opened) => (State::Up(opened.line.clone()), Some(opened)),
-        Err(error) if error.may_pass() || error.is_loss() => {
-            (State::Down { since: None, reason: Some(Arc::new(error)) }, None)
-        }
-        Err(error) => return Err(error),
-    };
-    let state = Arc::new(watch::Sender::new(state));
-    let keeper = Keeper { dialer, state: state.clone(), entropy, failures: 0 };
-    Ok((state, AbortOnDropHandle::new(tokio::spawn(keeper.keep(opened)))))
+/// How servers are reached and how long anything with them may take.
+#[derive(Clone)]
+pub(super) struct Terms {
+    pub(super) wiring: Wiring,
+    pub(super) timeout: Duration,
+    pub(super) entropy: Entropy,
+    pub(super) epoch: Arc<Epoch>,
 }
 
-struct Keeper {
+/// Who says where the server is.
+#[derive(Clone)]
+pub(super) enum Whereabouts {
+    Fixed(Host),
+    /// The map of a cluster, which names another one when this is no master any more.
+    Mapped(Host),
+    Named(Sentinels),
+}
+
+/// Sees to it that there is a line. Its task ends with its handle.
+pub(super) struct Keeper {
     dialer: Dialer,
     state: Arc<watch::Sender<State>>,
-    entropy: Entropy,
     /// Tries in a row that led to no line worth the name.
     failures: u32,
 }
 
 impl Keeper {
+    pub(super) fn new(dialer: Dialer, state: Arc<watch::Sender<State>>) -> Self {
+        Self { dialer, state, failures: 0 }
+    }
+
+    pub(super) fn spawn(self, opened: Option<Opened>) -> AbortOnDropHandle<()> {
+        AbortOnDropHandle::new(tokio::spawn(self.keep(opened)))
+    }
+
     async fn keep(mut self, mut opened: Option<Opened>) {
         loop {
             if let Some(opened) = opened.take() {
@@ -102,100 +104,115 @@ impl Keeper {
         let doublings = self.failures.saturating_sub(1).min(16);
         match self.failures {
             0 => Duration::ZERO,
-            _ => jitter(&self.entropy, FIRST_BACKOFF.saturating_mul(1 << doublings).min(MAX_BACKOFF)),
+            _ => jitter(&self.dialer.terms.entropy, FIRST_BACKOFF.saturating_mul(1 << doublings).min(MAX_BACKOFF)),
         }
     }
 }
 
-/// A line with the task that reads and writes it; when that goes, all that wait for an answer are told.
+/// A line with what it stands on.
 pub(super) struct Opened {
     pub(super) line: Line,
-    _driver: AbortOnDropHandle<()>,
+    _wired: Wired,
 }
 
 /// Makes lines.
 #[derive(Clone)]
 pub(super) struct Dialer {
-    target: ConnectionInfo,
-    timeout: Duration,
+    whereabouts: Whereabouts,
+    terms: Terms,
     clock: Arc<ServerClock>,
-    epoch: Arc<Epoch>,
     dialed: u64,
 }
 
 impl Dialer {
-    /// # Errors
-    /// The URL is wrong.
-    pub(super) fn new(
-        url: &str,
-        timeout: Duration,
-        clock: Arc<ServerClock>,
-        epoch: Arc<Epoch>,
-    ) -> Result<Self, OpenError> {
-        let target = url.into_connection_info().map_err(OpenError::Url)?;
-        Ok(Self { target, timeout, clock, epoch, dialed: 0 })
+    pub(super) fn new(whereabouts: Whereabouts, terms: Terms, clock: Arc<ServerClock>) -> Self {
+        Self { whereabouts, terms, clock, dialed: 0 }
     }
 
     /// A line to a server that is fit and still has its memory.
-    async fn dial(&mut self) -> Result<Opened, OpenError> {
+    pub(super) async fn dial(&mut self) -> Result<Opened, OpenError> {
         self.dialed += 1;
         let dialing = async {
             let opened = self.connect().await?;
-            self.epoch.examine(&opened.line).await?;
+            match self.whereabouts {
+                // The memory of a cluster is in all of its servers together.
+                Whereabouts::Mapped(_) => {}
+                Whereabouts::Fixed(_) | Whereabouts::Named(_) => self.examine(&opened.line).await?,
+            }
             Ok(opened)
         };
-        timeout(self.timeout, dialing).await.unwrap_or_else(|elapsed| Err(OpenError::Unreachable(elapsed.into())))
+        let dialed = timeout(self.terms.timeout, dialing).await;
+        dialed.unwrap_or_else(|elapsed| Err(OpenError::Unreachable(elapsed.into())))
+    }
+
+    async fn examine(&self, line: &Line) -> Result<(), OpenError> {
+        self.terms.epoch.examine(&self.way(line)).await.map_err(|error| self.judge(error))
+    }
+
+    /// How the epoch is asked for over a line.
+    pub(super) fn way<'l>(&'l self, line: &'l Line) -> Way<'l> {
+        Way::Line(line, &self.clock)
     }
 
     /// A line to a server that is fit, whatever became of its memory.
     pub(super) async fn connect(&self) -> Result<Opened, OpenError> {
-        match self.target.addr() {
-            ConnectionAddr::Tcp(host, port) => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(unreachable)?;
-                stream.set_nodelay(true).map_err(unreachable)?;
-                self.greet(stream).await
-            }
-            ConnectionAddr::Unix(path) => self.greet(UnixStream::connect(path).await.map_err(unreachable)?).await,
-            _ => Err(OpenError::Url((redis::ErrorKind::InvalidClientConfig, "only TCP and Unix sockets").into())),
+        let host = match &self.whereabouts {
+            Whereabouts::Fixed(host) | Whereabouts::Mapped(host) => host.clone(),
+            Whereabouts::Named(sentinels) => sentinels.master().await?,
+        };
+        let mut wired = self.terms.wiring.connect(&host).await?;
+        fitness::examine(&mut wired.connection, &self.clock).await.map_err(|error| self.judge(error))?;
+        let (connection, number) = (wired.connection.clone(), self.dialed);
+        let line = Line { connection, number, host: Arc::new(host), answers: Arc::default() };
+        Ok(Opened { line, _wired: wired })
+    }
+
+    /// Where somebody else says which server is the master, one that is none is the past, and no mistake of anybody.
+    fn judge(&self, error: OpenError) -> OpenError {
+        match (&self.whereabouts, error) {
+            (Whereabouts::Mapped(_) | Whereabouts::Named(_), OpenError::Replica) => OpenError::Deposed,
+            (Whereabouts::Fixed(_) | Whereabouts::Mapped(_) | Whereabouts::Named(_), error) => error,
         }
     }
 
-    async fn greet<S>(&self, stream: S) -> Result<Opened, OpenError>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let config = AsyncConnectionConfig::new()
-            .set_response_timeout(None)
-            .set_connection_timeout(None)
-            .set_pipeline_buffer_size(QUEUE);
-        let settings = self.target.redis_settings();
-        let (mut connection, driver) = MultiplexedConnection::new_with_config(settings, stream, config).await?;
-        let _driver = AbortOnDropHandle::new(tokio::spawn(driver));
-        fitness::examine(&mut connection, &self.clock).await?;
-        let line = Line { connection, number: self.dialed, answers: Arc::default() };
-        Ok(Opened { line, _driver })
+    /// Until the line turns out to be of no use. Sentinels are asked beside it: they know of a server that is frozen.
+    async fn look_after(&self, line: &Line) -> OpenError {
+        tokio::select! {
+            error = self.keep_looking(line) => error,
+            () = self.deposed(line) => OpenError::Deposed,
+        }
     }
 
-    /// Until the line turns out to be of no use.
-    async fn look_after(&self, line: &Line) -> OpenError {
-        let mut connection = line.connection.clone();
+    async fn keep_looking(&self, line: &Line) -> OpenError {
         loop {
-            sleep(LOOK.min(self.timeout)).await;
-            let looking = async {
-                fitness::look_again(&mut connection, &self.clock).await?;
-                self.epoch.look(line).await
-            };
-            match timeout(self.timeout, looking).await {
+            sleep(LOOK.min(self.terms.timeout)).await;
+            match timeout(self.terms.timeout, self.look_again(line)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => return error,
+                Ok(Err(error)) => return self.judge(error),
                 Err(elapsed) => return OpenError::Unreachable(elapsed.into()),
             }
         }
     }
-}
 
-fn unreachable(error: io::Error) -> OpenError {
-    OpenError::Unreachable(error.into())
+    async fn look_again(&self, line: &Line) -> Result<(), OpenError> {
+        fitness::look_again(&mut line.connection.clone(), &self.clock).await?;
+        match self.whereabouts {
+            Whereabouts::Mapped(_) => Ok(()),
+            Whereabouts::Fixed(_) | Whereabouts::Named(_) => self.terms.epoch.look(&self.way(line)).await,
+        }
+    }
+
+    /// Resolves when the sentinels name another master: one that was cut off still believes that it is one. Sentinels
+    /// that do not answer depose nobody.
+    async fn deposed(&self, line: &Line) {
+        let Whereabouts::Named(sentinels) = &self.whereabouts else { return std::future::pending().await };
+        loop {
+            sleep(LOOK.min(self.terms.timeout)).await;
+            if sentinels.master().await.is_ok_and(|master| master != *line.host) {
+                return;
+            }
+        }
+    }
 }
 
 /// Full jitter: anything up to `most`.

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use redis::Value;
 use redis::aio::MultiplexedConnection;
+use redis::{RedisResult, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::redis_url::Host;
 use crate::store::StoreError;
 use crate::store::redis::failure::{Failure, words_of};
 use crate::store::redis::fitness::OpenError;
@@ -28,14 +29,17 @@ pub(super) enum State {
 pub(super) struct Line {
     pub(super) connection: MultiplexedConnection,
     pub(super) number: u64,
+    pub(super) host: Arc<Host>,
     /// Answers so far. If none comes within a whole timeout, the line is dead even if TCP does not say so.
     pub(super) answers: Arc<AtomicU64>,
 }
 
 impl Line {
-    pub(super) async fn send(&self, request: &Request, with_source: bool) -> Result<Value, Failure> {
+    /// With `asking` a server does it that only takes the slot over.
+    pub(super) async fn send(&self, request: &Request, with_source: bool, asking: bool) -> Result<Value, Failure> {
         let mut connection = self.connection.clone();
         let answer = match request {
+            _ if asking => send_asking(&mut connection, request, with_source).await,
             Request::One(command) => connection.send_packed_command(command).await,
             Request::Call(call) if with_source => connection.send_packed_command(&call.with_source()).await,
             Request::Call(call) => connection.send_packed_command(call.command()).await,
@@ -46,6 +50,21 @@ impl Line {
         self.answers.fetch_add(1, Ordering::Relaxed);
         Ok(answer.extract_error()?)
     }
+}
+
+/// What each word before a command was answered with is left out.
+async fn send_asking(
+    connection: &mut MultiplexedConnection,
+    request: &Request,
+    with_source: bool,
+) -> RedisResult<Value> {
+    let commands = request.after_asking(with_source);
+    let answers = connection.send_packed_commands(&commands, 0, commands.len()).await?;
+    let mut answers = answers.into_iter().skip(1).step_by(2);
+    Ok(match request {
+        Request::Many(_) => Value::Array(answers.collect()),
+        Request::One(_) | Request::Call(_) => answers.next().unwrap_or(Value::Nil),
+    })
 }
 
 impl State {

@@ -5,6 +5,7 @@
 //! drop another one, and one that would is refused.
 
 mod clock;
+mod cluster;
 mod connection;
 mod epoch;
 mod failure;
@@ -12,33 +13,45 @@ mod fitness;
 mod keeper;
 mod keys;
 mod line;
+mod map;
+mod node;
 mod replies;
 mod scripts;
+mod sentinel;
+mod slots;
+mod survey;
+mod surveyor;
 mod sweep;
+mod topology;
+mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use redis::Cmd;
+use redis::{Cmd, RedisConnectionInfo};
+use rustls::ClientConfig;
 use tokio::time::{Instant, sleep};
 
 pub use self::epoch::Loss;
 pub use self::fitness::OpenError;
 
-use self::clock::ServerClock;
 use self::connection::Connection;
 use self::epoch::Epoch;
+use self::keeper::Terms;
 use self::keys::{Index, Keys, Part};
 use self::replies::Claiming;
 use self::scripts::{CLAIM, Call, REMEMBER, Request, WRITE};
+use self::wire::Wiring;
 use crate::clock::{Timestamp, millis};
 use crate::crash_point::{self, Point};
 use crate::entropy::Entropy;
 use crate::operation::transition::{Change, RequestChange};
 use crate::operation::{Alike, Operation, OperationId, StoredRequest, WriteId};
+use crate::redis_url::RedisUrl;
 use crate::store::record::{self, FORMAT, Part as Stored};
 use crate::store::{Claimed, Found, History, Page, Store, StoreError, Written};
+use crate::tls::client_config;
 
 /// Before a record that is over is looked for again.
 const LEFTOVER: Duration = Duration::from_millis(2);
@@ -46,7 +59,6 @@ const LEFTOVER: Duration = Duration::from_millis(2);
 /// Operations in a Redis server, under one namespace. Stays on the runtime it was made on.
 pub struct RedisStore {
     connection: Connection,
-    clock: Arc<ServerClock>,
     epoch: Arc<Epoch>,
     keys: Keys,
     entropy: Entropy,
@@ -54,19 +66,60 @@ pub struct RedisStore {
     instance: [u8; 16],
 }
 
+/// Which Redis, and how it is used.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub url: RedisUrl,
+    /// Part of every key.
+    pub namespace: String,
+    /// Of every step, whatever happens in it.
+    pub timeout: Duration,
+    /// What connections are made with if the URL says TLS; without it only the public authorities are trusted.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// User and password at the sentinels, where they have their own.
+    pub sentinel_login: Option<(Option<String>, String)>,
+}
+
+impl Settings {
+    /// What is not stated is as it mostly is.
+    pub fn new(url: RedisUrl, namespace: &str, timeout: Duration) -> Self {
+        Self { url, namespace: namespace.to_owned(), timeout, tls: None, sentinel_login: None }
+    }
+
+    fn tls(&self) -> Result<Option<Arc<ClientConfig>>, OpenError> {
+        match (&self.tls, self.url.tls) {
+            (_, false) => Ok(None),
+            (Some(config), true) => Ok(Some(Arc::clone(config))),
+            (None, true) => client_config(None, None, &[]).map(Some).map_err(|error| OpenError::Tls(error.into())),
+        }
+    }
+}
+
 impl RedisStore {
-    /// Opens the store at `redis://[user:password@]host[:port][/database]` or `redis+unix:///path`. A server that is away
-    /// is no error: steps fail until it answers and is found fit. `timeout` bounds every step, whatever happens in it.
+    /// Opens the store at a URL of [`RedisUrl`], as [`open`](Self::open) does with settings that are mostly not stated.
     ///
     /// # Errors
-    /// The URL is wrong, or the server answered and must not be used: credentials, version, role, eviction.
+    /// The URL is wrong, or the server answered and must not be used.
     pub async fn connect(url: &str, namespace: &str, timeout: Duration) -> Result<Self, OpenError> {
+        Self::open(Settings::new(RedisUrl::parse(url)?, namespace, timeout)).await
+    }
+
+    /// Opens the store. A server that is away is no error: steps fail until it answers and is found fit.
+    ///
+    /// # Errors
+    /// The server answered and must not be used: credentials, certificates, version, role, eviction.
+    pub async fn open(settings: Settings) -> Result<Self, OpenError> {
         let entropy = Entropy::system().map_err(|error| OpenError::Entropy(error.into()))?;
-        let clock = Arc::new(ServerClock::new());
-        let epoch = Arc::new(Epoch::new(Keys::new(namespace), entropy.clone(), clock.clone()));
-        let connection = Connection::open(url, timeout, clock.clone(), entropy.clone(), epoch.clone()).await?;
+        let tls = settings.tls()?;
+        let Settings { url, namespace, timeout, sentinel_login, .. } = settings;
+        let wiring = Wiring::new(tls, login(url.user, url.password).set_db(url.database.into()));
+        let (user, password) = sentinel_login.map_or((None, None), |(user, password)| (user, Some(password)));
+        let sentinels = wiring.with_login(login(user, password));
+        let epoch = Arc::new(Epoch::new(Keys::new(&namespace), entropy.clone()));
+        let terms = Terms { wiring, timeout, entropy: entropy.clone(), epoch: Arc::clone(&epoch) };
+        let connection = Connection::open(url.layout, terms, &sentinels).await?;
         let instance = entropy.bytes();
-        Ok(Self { connection, clock, epoch, keys: Keys::new(namespace), entropy, instance })
+        Ok(Self { connection, epoch, keys: Keys::new(&namespace), entropy, instance })
     }
 
     async fn claim_once(
@@ -184,7 +237,7 @@ impl RedisStore {
 #[async_trait]
 impl Store for RedisStore {
     fn now(&self) -> Timestamp {
-        self.clock.now()
+        self.connection.now()
     }
 
     async fn claim(&self, change: &Change, past: Option<OperationId>) -> Result<Claimed, StoreError> {
@@ -280,6 +333,17 @@ impl Store for RedisStore {
         let mut command = Cmd::new();
         command.arg("SET").arg(self.keys.probe()).arg(self.now().0);
         self.connection.ask(self.connection.deadline(), &Request::One(command), replies::okay).await
+    }
+}
+
+fn login(user: Option<String>, password: Option<String>) -> RedisConnectionInfo {
+    let mut login = RedisConnectionInfo::default();
+    if let Some(user) = user {
+        login = login.set_username(user);
+    }
+    match password {
+        Some(password) => login.set_password(password),
+        None => login,
     }
 }
 

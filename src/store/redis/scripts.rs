@@ -31,6 +31,44 @@ pub(super) enum Request {
     Many(Pipeline),
 }
 
+impl Request {
+    /// Its first key, which decides where on a cluster it goes.
+    pub(super) fn key(&self) -> Option<&[u8]> {
+        match self {
+            Self::One(command) => argument(command, 1),
+            Self::Call(call) => argument(&call.command, 3),
+            Self::Many(commands) => key_of(commands.cmd_iter().next()?),
+        }
+    }
+
+    /// The same for a node that is still taking the slot over: it does what comes right after this word only.
+    pub(super) fn after_asking(&self, with_source: bool) -> Pipeline {
+        let mut commands = Pipeline::new();
+        let mut ask = |command: Cmd| {
+            commands.cmd("ASKING").add_command(command);
+        };
+        match self {
+            Self::One(command) => ask(command.clone()),
+            Self::Call(call) if with_source => ask(call.with_source()),
+            Self::Call(call) => ask(call.command.clone()),
+            Self::Many(several) => several.cmd_iter().cloned().for_each(ask),
+        }
+        commands
+    }
+}
+
+/// The key of a command that has one, and in the usual place.
+pub(super) fn key_of(command: &Cmd) -> Option<&[u8]> {
+    argument(command, 1)
+}
+
+fn argument(command: &Cmd, place: usize) -> Option<&[u8]> {
+    match command.args_iter().nth(place)? {
+        redis::Arg::Simple(bytes) => Some(bytes),
+        _ => None,
+    }
+}
+
 /// One run of a script.
 pub(super) struct Call {
     script: &'static Script,

@@ -35,7 +35,7 @@ impl RedisStore {
             return Ok(Vec::new());
         }
         self.keep_epoch(deadline).await?;
-        let now = self.clock.now();
+        let now = self.connection.now();
         let request = self.over_buckets(|command| {
             command.arg(0).arg(now.0).arg("WITHSCORES").arg("LIMIT").arg(0).arg(limit);
         });
@@ -51,7 +51,7 @@ impl RedisStore {
         if !self.take_turn("purge", deadline).await? {
             return Ok(0);
         }
-        let now = self.clock.now();
+        let now = self.connection.now();
         let request = self.over_buckets(|command| {
             command.arg(format!("-{now}")).arg("(0").arg("LIMIT").arg(0).arg(limit);
         });

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::peer::{Line, Seen};
 use super::*;
+use crate::tls::client_config;
 
 async fn outcome_of(answer: &'static [u8]) -> SendError {
     let peer = Peer::answers_and_closes(answer).await;
@@ -113,7 +114,7 @@ async fn nobody_listening_is_refused() {
     let peer = Peer::answers(b"").await;
     let mut endpoint = peer.endpoint();
     endpoint.port = free_port().await;
-    let connector = TcpConnector::new(client_config(None, None).unwrap());
+    let connector = TcpConnector::new(client_config(None, None, PROTOCOLS).unwrap());
     let client = Client::new(Arc::new(connector), endpoint, SETTINGS);
     let refused = client.checkout(Freshness::Reuse).await.err().unwrap();
     assert!(matches!(refused, ConnectError::Refused { .. }), "{refused:?}");

@@ -16,6 +16,7 @@ use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 
 use super::*;
+use crate::tls::client_config;
 use peer::Peer;
 
 const SETTINGS: Settings = Settings {
@@ -26,7 +27,7 @@ const SETTINGS: Settings = Settings {
 };
 
 fn client(peer: &Peer) -> Client {
-    let connector = TcpConnector::new(client_config(None, None).unwrap());
+    let connector = TcpConnector::new(client_config(None, None, PROTOCOLS).unwrap());
     Client::new(Arc::new(connector), peer.endpoint(), SETTINGS)
 }
 

@@ -11,6 +11,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::peer::read_request;
 use super::*;
+use crate::tls::{Identity, TlsError, client_config};
 
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
@@ -74,7 +75,7 @@ async fn serve(acceptor: TlsAcceptor) -> u16 {
 }
 
 fn client(port: u16, authority: &Authority, identity: Option<Identity<'_>>) -> Client {
-    let config = client_config(Some(authority.pem().as_bytes()), identity).unwrap();
+    let config = client_config(Some(authority.pem().as_bytes()), identity, PROTOCOLS).unwrap();
     let endpoint = Endpoint { tls: true, host: "localhost".to_owned(), port };
     Client::new(Arc::new(TcpConnector::new(config)), endpoint, SETTINGS)
 }
@@ -126,10 +127,10 @@ async fn plain_text_where_tls_was_expected_is_a_tls_error() {
 
 #[test]
 fn pem_files_without_a_certificate_or_key_are_refused() {
-    assert!(matches!(client_config(Some(b"nothing here"), None), Err(TlsError::NoCertificate)));
+    assert!(matches!(client_config(Some(b"nothing here"), None, PROTOCOLS), Err(TlsError::NoCertificate)));
     let broken = b"-----BEGIN CERTIFICATE-----\n%%%\n-----END CERTIFICATE-----\n";
-    assert!(matches!(client_config(Some(broken), None), Err(TlsError::Pem(_))));
+    assert!(matches!(client_config(Some(broken), None, PROTOCOLS), Err(TlsError::Pem(_))));
     let (certificates, _) = Authority::new().issue("gateway");
     let keyless = Identity { certificates: certificates.as_bytes(), key: b"" };
-    assert!(matches!(client_config(None, Some(keyless)), Err(TlsError::Pem(_))));
+    assert!(matches!(client_config(None, Some(keyless), PROTOCOLS), Err(TlsError::Pem(_))));
 }

@@ -65,7 +65,7 @@ async fn a_replica_is_refused() {
 
 #[tokio::test]
 async fn a_url_of_another_kind_is_refused() {
-    for url in ["http://localhost", "redis://", "rediss://localhost", "localhost:6379"] {
+    for url in ["http://localhost", "redis://", "redis+unix:///socket", "localhost:6379", "redis+sentinel://h"] {
         assert!(matches!(refused(url).await, OpenError::Url(_)), "{url}");
     }
 }

@@ -7,6 +7,7 @@ pub mod gateway;
 pub mod ground;
 pub mod link;
 pub mod operations;
+pub mod redis_fleet;
 pub mod redis_proxy;
 pub mod redis_server;
 pub mod script;

@@ -15,20 +15,44 @@ const START: Duration = Duration::from_secs(20);
 /// Durable on every write. Its process ends when this is dropped, and its log is shown if the test has failed.
 pub struct RedisServer {
     port: u16,
+    kind: Kind,
     process: Process,
     directory: TempDir,
+}
+
+/// What runs.
+#[derive(Clone)]
+enum Kind {
+    /// A server with arguments of its own, the last word on each.
+    Server(Vec<String>),
+    /// A sentinel with the lines of its file.
+    Sentinel(String),
 }
 
 struct Process(Child);
 
 impl RedisServer {
     pub fn start() -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        Self::with(&[])
+    }
+
+    /// With arguments of its own, which count more than the usual ones.
+    pub fn with(arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        Self::run(Kind::Server(arguments), tempfile::tempdir().unwrap())
+    }
+
+    /// A sentinel that has these lines to begin with.
+    pub fn sentinel(lines: &str) -> Self {
+        Self::run(Kind::Sentinel(lines.to_owned()), tempfile::tempdir().unwrap())
+    }
+
+    fn run(kind: Kind, directory: TempDir) -> Self {
         loop {
             let port = free_port();
             // Another process may have taken the port since.
-            if let Some(process) = try_start(port, &directory) {
-                return Self { port, process, directory };
+            if let Some(process) = try_start(port, &kind, &directory) {
+                return Self { port, kind, process, directory };
             }
         }
     }
@@ -49,7 +73,8 @@ impl RedisServer {
 
     /// The same port and the same data, after `kill`.
     pub fn restart(&mut self) {
-        self.process = try_start(self.port, &self.directory).expect("redis-server starts again on its port");
+        self.process =
+            try_start(self.port, &self.kind, &self.directory).expect("redis-server starts again on its port");
     }
 
     /// What is on the disk now, to be put back later.
@@ -108,13 +133,13 @@ fn copy_files(from: &Path, to: &Path) {
     }
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
 /// A server that answers, or none if its process ended at once.
-fn try_start(port: u16, directory: &TempDir) -> Option<Process> {
-    let mut process = Process(command(port, directory).spawn().expect("redis-server is installed"));
+fn try_start(port: u16, kind: &Kind, directory: &TempDir) -> Option<Process> {
+    let mut process = Process(command(port, kind, directory).spawn().expect("redis-server is installed"));
     let give_up = Instant::now() + START;
     while Instant::now() < give_up {
         if process.0.try_wait().unwrap().is_some() {
@@ -128,27 +153,41 @@ fn try_start(port: u16, directory: &TempDir) -> Option<Process> {
     panic!("redis-server did not answer within {START:?}");
 }
 
-fn command(port: u16, directory: &TempDir) -> Command {
+fn command(port: u16, kind: &Kind, directory: &TempDir) -> Command {
     let mut command = Command::new("redis-server");
-    command
-        .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "yes"])
-        .args(["--appendfsync", "always", "--maxmemory-policy", "noeviction", "--enable-debug-command", "yes"])
-        .arg("--dir")
-        .arg(directory.path())
-        .args(["--logfile", "log"])
-        .stdout(Stdio::null());
+    match kind {
+        Kind::Server(arguments) => command
+            .args(["--save", "", "--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction"])
+            .args(["--enable-debug-command", "yes", "--port", &port.to_string()])
+            .args(arguments),
+        Kind::Sentinel(lines) => {
+            let file = directory.path().join("sentinel.conf");
+            if !file.exists() {
+                fs::write(&file, lines).unwrap();
+            }
+            command.arg(file).args(["--sentinel", "--port", &port.to_string()])
+        }
+    };
+    command.args(["--bind", "127.0.0.1", "--logfile", "log", "--dir"]).arg(directory.path()).stdout(Stdio::null());
     command
 }
 
 /// Whether it is this process that answers: another test's server may have taken the port first.
 fn answers(port: u16, process: u32) -> bool {
+    let ours = format!("\r\nprocess_id:{process}\r\n");
     let asked = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).and_then(|mut connection| {
         connection.set_read_timeout(Some(Duration::from_secs(1)))?;
-        connection.write_all(b"PING\r\nINFO server\r\nQUIT\r\n")?;
-        let mut answer = String::new();
-        connection.read_to_string(&mut answer)?;
+        connection.write_all(b"PING\r\nINFO server\r\n")?;
+        let (mut answer, mut part) = (String::new(), [0; 4096]);
+        // A sentinel does not know how to say good-bye, so the end of the answer is what was looked for.
+        while !answer.starts_with('-') && !answer.contains(&ours) {
+            let length = connection.read(&mut part)?;
+            if length == 0 {
+                break;
+            }
+            answer += &String::from_utf8_lossy(&part[..length]);
+        }
         Ok(answer)
     });
-    let is_ours = |answer: String| answer.lines().any(|line| line == format!("process_id:{process}"));
-    asked.is_ok_and(|answer| answer.starts_with("+PONG") && is_ours(answer))
+    asked.is_ok_and(|answer| answer.contains(&ours))
 }

@@ -45,6 +45,11 @@ pub fn patient(timeout: Duration) -> Settings {
     Settings { timeout, durability: Durability::Fsync }
 }
 
+/// On servers that others use, too; with a timeout that a busy machine keeps.
+pub async fn on(url: &str, namespace: &str) -> RedisStore {
+    RedisStore::connect(url, namespace, Duration::from_secs(30)).await.unwrap()
+}
+
 /// With a timeout that a busy machine keeps.
 pub fn open_file(path: &Path) -> Result<FileStore, OpenError> {
     FileStore::open(path, patient(Duration::from_secs(30)), Clock::system())

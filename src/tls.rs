@@ -1,4 +1,4 @@
-//! Whom we trust, and who we say we are, when an upstream speaks TLS.
+//! Whom we trust, and who we say we are, when an upstream or a Redis speaks TLS.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub enum TlsError {
     Unusable(#[source] rustls::Error),
 }
 
-/// TLS 1.2 and 1.3, `http/1.1` by ALPN, certificates always checked. Early data stays off: it may be replayed by
+/// TLS 1.2 and 1.3 with the given protocols by ALPN, certificates always checked. Early data stays off: it may be replayed by
 /// anybody on the way.
 ///
 /// With `authorities` (PEM) only these are trusted, else the public ones that browsers trust.
@@ -34,6 +34,7 @@ pub enum TlsError {
 pub fn client_config(
     authorities: Option<&[u8]>,
     identity: Option<Identity<'_>>,
+    protocols: &[&str],
 ) -> Result<Arc<ClientConfig>, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
@@ -46,7 +47,7 @@ pub fn client_config(
             .map_err(TlsError::Unusable)?,
         None => builder.with_no_client_auth(),
     };
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     Ok(Arc::new(config))
 }
 
