@@ -13,6 +13,10 @@ mod random;
 #[path = "../engine/rig/mod.rs"]
 mod rig;
 #[allow(dead_code, reason = "what only the other suites need")]
+#[path = "../simulation/sim/mod.rs"]
+mod sim;
+mod simulation;
+#[allow(dead_code, reason = "what only the other suites need")]
 #[path = "../it/support/mod.rs"]
 mod support;
 mod transitions;
