@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use oncegate::entropy::Entropy;
 
-use crate::faults::kills::Moment;
 use crate::faults::oracle::Oracle;
 use crate::faults::power_loss::Durability;
 use crate::faults::redis_loss::Loss;
@@ -22,38 +21,12 @@ const MARKED_SENT: &[u8] = b"\xa4sent";
 /// As only the write of a receipt carries it.
 const SETTLED: &[u8] = b"\xa9succeeded";
 
-fn kill(ground: Ground, repeat: Repeat, moment: Moment) {
-    kills::run(&ground, repeat, moment, ROUNDS, any_seed()).conclude();
-}
-
-#[test]
-fn killed_before_the_send_an_unsafe_call_runs_once() {
-    kill(Ground::file(), Repeat::Unsafe, Moment::BeforeSend);
-    kill(Ground::redis(), Repeat::Unsafe, Moment::BeforeSend);
-}
-
-#[test]
-fn killed_after_the_send_an_unsafe_call_is_unknown_and_never_runs_again() {
-    kill(Ground::file(), Repeat::Unsafe, Moment::AfterSend);
-    kill(Ground::redis(), Repeat::Unsafe, Moment::AfterSend);
-}
-
-#[test]
-fn killed_before_the_send_a_call_with_a_key_gets_its_receipt() {
-    kill(Ground::file(), Repeat::WithKey, Moment::BeforeSend);
-    kill(Ground::redis(), Repeat::WithKey, Moment::BeforeSend);
-}
-
-#[test]
-fn killed_after_the_send_a_call_with_a_key_gets_its_receipt() {
-    kill(Ground::file(), Repeat::WithKey, Moment::AfterSend);
-    kill(Ground::redis(), Repeat::WithKey, Moment::AfterSend);
-}
-
 #[test]
 fn killed_anywhere_nothing_runs_twice() {
-    kill(Ground::file(), Repeat::Unsafe, Moment::Anywhere);
-    kill(Ground::file(), Repeat::WithKey, Moment::Anywhere);
+    for repeat in [Repeat::Unsafe, Repeat::WithKey] {
+        kills::run(&Ground::file(), repeat, ROUNDS, any_seed()).conclude();
+        kills::run(&Ground::redis(), repeat, ROUNDS, any_seed()).conclude();
+    }
 }
 
 #[test]

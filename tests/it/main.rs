@@ -7,10 +7,12 @@ mod acceptance;
 mod broken_disk;
 mod crash_points;
 mod crashes;
+#[allow(dead_code, reason = "what only the other suites need")]
 mod faults;
 mod file_store;
 mod recorded;
 mod redis_server;
 mod redis_store;
 mod store_contract;
+#[allow(dead_code, reason = "what only the other suites need")]
 mod support;

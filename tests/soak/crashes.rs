@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use crate::faults::kills::{self, Moment};
 use crate::faults::power_loss::{self, Durability};
 use crate::faults::races;
 use crate::faults::redis_loss::{self, Loss};
 use crate::faults::storm::{self, Reach};
-use crate::faults::{Repeat, any_seed};
+use crate::faults::{Repeat, any_seed, kills};
 use crate::support::ground::Ground;
 
 const ROUNDS: usize = 50;
@@ -16,31 +15,17 @@ const POWER_LOSSES: usize = 200;
 const STORM: Duration = Duration::from_secs(30);
 const BOTH: [Repeat; 2] = [Repeat::Unsafe, Repeat::WithKey];
 
-fn kill_at(moment: Moment) {
-    for repeat in BOTH {
-        for ground in [Ground::file(), Ground::redis()] {
-            kills::run(&ground, repeat, moment, ROUNDS, any_seed()).conclude();
-        }
-    }
-}
-
 fn lose_at(loss: Loss) {
     BOTH.into_iter().for_each(|repeat| redis_loss::run(repeat, loss, ROUNDS, any_seed()).conclude());
 }
 
 #[test]
-fn a_gateway_killed_before_the_send() {
-    kill_at(Moment::BeforeSend);
-}
-
-#[test]
-fn a_gateway_killed_after_the_send() {
-    kill_at(Moment::AfterSend);
-}
-
-#[test]
 fn a_gateway_killed_anywhere() {
-    kill_at(Moment::Anywhere);
+    for repeat in BOTH {
+        for ground in [Ground::file(), Ground::redis()] {
+            kills::run(&ground, repeat, ROUNDS, any_seed()).conclude();
+        }
+    }
 }
 
 #[test]

@@ -40,8 +40,12 @@ pub fn are_same(one: &Answer, other: &Answer) -> bool {
 /// # Errors
 /// There was no whole answer within `patience`.
 pub fn charge(at: SocketAddr, key: &str, patience: Duration) -> io::Result<Answer> {
-    let call = Call::new(at, "POST", Repeat::of(key).path()).key(key);
-    call.json(format!(r#"{{"for": "{key}"}}"#)).try_send(patience)
+    call(at, key).try_send(patience)
+}
+
+/// The charge of `key`, not sent yet.
+pub fn call(at: SocketAddr, key: &str) -> Call {
+    Call::new(at, "POST", Repeat::of(key).path()).key(key).json(format!(r#"{{"for": "{key}"}}"#))
 }
 
 /// Repeats the charge, each time at the gateway that `place` names, until the answer is final.

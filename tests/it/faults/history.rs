@@ -104,18 +104,22 @@ impl Stored {
 
 /// Everything that is stored on `ground`. A file must not be in use.
 pub fn stored_on(ground: &Ground) -> Vec<Stored> {
+    stored_at(&ground.url())
+}
+
+/// Everything that is stored at `url`.
+pub fn stored_at(url: &str) -> Vec<Stored> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let store = open(ground).await;
+        let store = open(url).await;
         all(store.as_ref()).await
     })
 }
 
-async fn open(ground: &Ground) -> Arc<dyn Store> {
-    let url = ground.url();
+async fn open(url: &str) -> Arc<dyn Store> {
     match url.strip_prefix("file:") {
         Some(path) => Arc::new(open_file(Path::new(path)).unwrap()),
-        None => Arc::new(RedisStore::connect(&url, NAMESPACE, PATIENCE).await.unwrap()),
+        None => Arc::new(RedisStore::connect(url, NAMESPACE, PATIENCE).await.unwrap()),
     }
 }
 

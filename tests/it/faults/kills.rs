@@ -1,4 +1,5 @@
-//! `kill -9` of the one gateway in the middle of a call, then the same call again at its successor.
+//! `kill -9` of the one gateway anywhere in a call, then the same call again at its successor. `tests/matrix/` does it at
+//! named points.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,33 +14,24 @@ use crate::support::client::Answer;
 use crate::support::gateway::Gateway;
 use crate::support::ground::Ground;
 
-/// When the gateway dies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
-    /// It has claimed the key and waits for a connection.
-    BeforeSend,
-    /// The upstream has run the call and not answered yet.
-    AfterSend,
-    /// Up to 5 ms after the call came.
-    Anywhere,
-}
+/// The gateway dies up to so long after the call came, in microseconds.
+const LATEST: u64 = 5000;
 
 struct Scene {
     oracle: Oracle,
     gateway: Gateway,
     repeat: Repeat,
-    moment: Moment,
     entropy: Entropy,
     tally: Tally,
 }
 
-/// Kills a gateway `rounds` times at `moment`, each time in another call.
-pub fn run(ground: &Ground, repeat: Repeat, moment: Moment, rounds: usize, seed: u64) -> Tally {
+/// Kills a gateway `rounds` times, each time in another call.
+pub fn run(ground: &Ground, repeat: Repeat, rounds: usize, seed: u64) -> Tally {
     let entropy = Entropy::seeded(seed);
     let oracle = Oracle::start(entropy.clone(), 0);
     let gateway = settings(&oracle).start(ground);
-    let tally = Tally::new(format!("gateway on {} killed {moment:?}, {repeat:?}", kind(ground)), seed);
-    let mut scene = Scene { oracle, gateway, repeat, moment, entropy, tally };
+    let tally = Tally::new(format!("gateway on {} killed anywhere, {repeat:?}", kind(ground)), seed);
+    let mut scene = Scene { oracle, gateway, repeat, entropy, tally };
     (0..rounds).for_each(|round| scene.round(&repeat.key(round)));
     scene.gateway.kill();
     scene.check_store(ground, rounds);
@@ -69,30 +61,12 @@ impl Scene {
 
     /// The answer of the first call, if it came before the end.
     fn die_during(&mut self, key: &str) -> Option<Answer> {
-        match self.moment {
-            Moment::BeforeSend => self.oracle.shut(),
-            Moment::AfterSend => self.oracle.hold(),
-            Moment::Anywhere => {}
-        }
         let (at, its_key) = (self.gateway.address(), key.to_owned());
         let first = thread::spawn(move || charge(at, &its_key, PATIENCE));
-        match self.moment {
-            Moment::BeforeSend => history::has_begun(&self.gateway, key),
-            Moment::AfterSend => self.oracle.wait_for(key),
-            Moment::Anywhere => thread::sleep(Duration::from_micros(self.entropy.up_to(5000))),
-        }
+        thread::sleep(Duration::from_micros(self.entropy.up_to(LATEST)));
         self.gateway.kill();
         self.tally.kills += 1;
-        let first = first.join().unwrap().ok();
-        if self.moment == Moment::BeforeSend && self.oracle.account(key).sends > 0 {
-            self.tally.violation(format!("{key}: sent without a connection"));
-        }
-        match self.moment {
-            Moment::BeforeSend => self.oracle.open(),
-            Moment::AfterSend => self.oracle.release(),
-            Moment::Anywhere => {}
-        }
-        first
+        first.join().unwrap().ok()
     }
 
     fn check(&mut self, key: &str, first: Option<&Answer>, last: &Answer) {
@@ -126,15 +100,11 @@ impl Scene {
         }
     }
 
-    /// Whether the answer is the one that the moment of the end leaves.
+    /// Only what may not be sent twice may be left in doubt.
     fn may_end_with(&self, last: &Answer, effects: u32) -> bool {
         let is_certain = meaning(last) == Meaning::Receipt && effects == 1;
         let is_unknown = meaning(last) == Meaning::Unknown && last.status == 409;
-        match (self.repeat, self.moment) {
-            (Repeat::WithKey, _) | (Repeat::Unsafe, Moment::BeforeSend) => is_certain,
-            (Repeat::Unsafe, Moment::AfterSend) => is_unknown && effects == 1,
-            (Repeat::Unsafe, Moment::Anywhere) => is_certain || is_unknown,
-        }
+        is_certain || is_unknown && self.repeat == Repeat::Unsafe
     }
 
     /// What the store holds, and what came late.

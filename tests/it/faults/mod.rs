@@ -4,6 +4,7 @@
 
 pub mod caller;
 pub mod history;
+pub mod journal;
 pub mod kills;
 pub mod oracle;
 pub mod power_loss;
@@ -29,6 +30,7 @@ const SEED: &str = "ONCEGATE_TEST_SEED";
 pub enum Repeat {
     Unsafe,
     WithKey,
+    Harmless,
 }
 
 impl Repeat {
@@ -37,6 +39,7 @@ impl Repeat {
         match self {
             Self::Unsafe => "/unsafe",
             Self::WithKey => "/with-key",
+            Self::Harmless => "/harmless",
         }
     }
 
@@ -46,7 +49,8 @@ impl Repeat {
 
     /// Of the route that `key` was made for.
     pub fn of(key: &str) -> Self {
-        if key.starts_with("with-key") { Self::WithKey } else { Self::Unsafe }
+        let made_for = |repeat: &Self| key.starts_with(repeat.path().trim_start_matches('/'));
+        [Self::WithKey, Self::Harmless].into_iter().find(made_for).unwrap_or(Self::Unsafe)
     }
 }
 
@@ -64,7 +68,12 @@ pub fn settings_that_log(oracle: &Oracle, level: &str) -> Settings {
         name = 'with-key'
         match.path = '/with-key'
         upstream = 'payments'
-        repeat = 'with-key'",
+        repeat = 'with-key'
+        [[routes]]
+        name = 'harmless'
+        match.path = '/harmless'
+        upstream = 'payments'
+        repeat = 'harmless'",
     )
 }
 

@@ -4,8 +4,10 @@
 //! payment service does; elsewhere it runs whatever comes.
 
 use std::collections::HashMap;
-use std::io::{self, BufReader, Write};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
@@ -14,8 +16,9 @@ use oncegate::entropy::Entropy;
 use socket2::{Domain, Socket, Type};
 
 use super::Repeat;
+use super::journal::Entry;
 use crate::support::PATIENCE;
-use crate::support::script::{Reply, read_call};
+use crate::support::script::{Reply, Seen, read_call};
 
 /// Connections that wait before a door that is shut; the next one hangs in its handshake.
 const PORCH: i32 = 64;
@@ -27,6 +30,19 @@ const AT_ONCE: Duration = Duration::from_millis(50);
 pub struct Account {
     pub effects: u32,
     pub sends: u32,
+}
+
+/// How one send of a key is taken; its later ones are answered at once.
+#[derive(Clone, Debug)]
+pub enum Manner {
+    /// It runs, and the sender hears nothing for as long as he lives.
+    Silent,
+    /// It runs, and half of an answer of that length comes.
+    Half(usize),
+    /// It runs, and the answer says that it failed, with this line in its head.
+    Failing(u16, &'static str),
+    /// It does not run, and the answer says so, with this line in its head.
+    Refusing(u16, &'static str),
 }
 
 pub struct Oracle {
@@ -46,6 +62,9 @@ struct Books {
 
 #[derive(Default)]
 struct State {
+    manners: HashMap<String, Manner>,
+    /// Where every send is on the disk before it is answered.
+    journal: Option<File>,
     accounts: HashMap<String, Account>,
     holds: bool,
     shut: bool,
@@ -66,6 +85,19 @@ impl Oracle {
         let for_accepting = Arc::clone(&books);
         thread::spawn(move || for_accepting.accept(&listener));
         Self { address, books, porch: Vec::new() }
+    }
+
+    /// From now on every send is an entry of the journal at `path` before anything of an answer goes.
+    pub fn keep_journal(&self, path: &Path) {
+        let journal = File::options().create(true).append(true).open(path).unwrap();
+        self.books.state().journal = Some(journal);
+    }
+
+    /// How the next send of `key` will be taken; without a manner it is answered.
+    pub fn take_next(&self, key: &str, manner: Option<Manner>) {
+        let manners = &mut self.books.state().manners;
+        manners.remove(key);
+        manners.extend(manner.map(|manner| (key.to_owned(), manner)));
     }
 
     pub fn account(&self, key: &str) -> Account {
@@ -133,24 +165,46 @@ impl Books {
         let mut reader = BufReader::new(stream);
         let call = read_call(&mut reader)?;
         let key = call.key().unwrap_or_default();
-        let Account { effects, sends } = self.run(key, call.target == Repeat::WithKey.path());
+        let (manner, Account { effects, sends }) = self.take_in(&call, key);
         drop(self.changed.wait_while(self.state(), |state| state.holds).unwrap());
         thread::sleep(Duration::from_millis(self.entropy.up_to(self.slowest)));
         // Two answers to one key differ: whoever mixes them up is seen.
         let reply = Reply::new(201).line("Connection: close").line(&format!("X-Send: {sends}"));
         let reply = reply.body(format!(r#"{{"charge": "{key}", "effect": {effects}}}"#));
-        reader.get_mut().write_all(&reply.bytes())
+        let said = match manner {
+            None => reply.bytes(),
+            Some(Manner::Refusing(status, line) | Manner::Failing(status, line)) => {
+                Reply::new(status).line("Connection: close").line(line).bytes()
+            }
+            Some(Manner::Silent) => Vec::new(),
+            Some(Manner::Half(length)) => {
+                let whole = reply.body(vec![b'x'; length]).bytes();
+                whole[..whole.len() - length / 2].to_vec()
+            }
+        };
+        reader.get_mut().write_all(&said)?;
+        if matches!(manner, Some(Manner::Silent | Manner::Half(_))) {
+            wait_for_end(reader.get_mut())?;
+        }
+        Ok(())
     }
 
-    fn run(&self, key: &str, remembers: bool) -> Account {
+    fn take_in(&self, call: &Seen, key: &str) -> (Option<Manner>, Account) {
         let mut state = self.state();
+        let manner = state.manners.remove(key);
         let account = state.accounts.entry(key.to_owned()).or_default();
         account.sends += 1;
-        if account.effects == 0 || !remembers {
-            account.effects += 1;
+        let remembers = call.target == Repeat::WithKey.path();
+        let is_known = remembers && account.effects > 0;
+        let runs = !is_known && !matches!(manner, Some(Manner::Refusing(..)));
+        account.effects += u32::from(runs);
+        let account = account.clone();
+        if let Some(journal) = &mut state.journal {
+            let entry = Entry::of(key, account.sends, runs, &call.body);
+            writeln!(journal, "{entry}").and_then(|()| journal.sync_data()).unwrap();
         }
         self.changed.notify_all();
-        account.clone()
+        (manner, account)
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -168,4 +222,10 @@ impl Books {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
+}
+
+/// Returns when the other side has closed the connection.
+fn wait_for_end(stream: &mut TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.read(&mut [0]).map(drop)
 }

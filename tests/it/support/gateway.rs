@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde_json::Value;
@@ -92,13 +93,18 @@ impl Settings {
     /// Somebody else may take a port before the gateway does; then others are tried.
     fn launch(&self, directory: &TempDir) -> (Process, Ports) {
         eventually("a gateway on free ports", || {
-            let ports = Ports::free();
-            let text = format!("{}{}{}{}", ports.settings(), self.top, self.route, self.more);
-            fs::write(directory.path().join("gateway.toml"), text).unwrap();
+            let ports = self.write(directory);
             let said = log(directory).len();
             let mut process = self.spawn(directory);
             process.is_ready(&ports, directory, said).then_some((process, ports))
         })
+    }
+
+    fn write(&self, directory: &TempDir) -> Ports {
+        let ports = Ports::free();
+        let text = format!("{}{}{}{}", ports.settings(), self.top, self.route, self.more);
+        fs::write(directory.path().join("gateway.toml"), text).unwrap();
+        ports
     }
 
     fn spawn(&self, directory: &TempDir) -> Process {
@@ -221,6 +227,41 @@ impl Gateway {
     /// The same settings on the same store, after `kill`; the ports are others.
     pub fn restart(&mut self) {
         (self.process, self.ports) = self.settings.launch(&self.directory);
+    }
+
+    /// What its processes start with from the next one on, instead of what they started with before.
+    pub fn set_environment(&mut self, name: &'static str, value: Option<String>) {
+        self.settings.environment.retain(|(other, _)| *other != name);
+        self.settings.environment.extend(value.map(|value| (name, value)));
+    }
+
+    /// As `restart`, for a process that may end before it is ready. Returns when it has ended, and how.
+    pub fn restart_to_its_end(&mut self) -> ExitStatus {
+        loop {
+            self.ports = self.settings.write(&self.directory);
+            self.process = self.settings.spawn(&self.directory);
+            let status = self.exit();
+            if !self.log().contains("cannot listen") {
+                return status;
+            }
+            self.forget_log();
+        }
+    }
+
+    /// So that looking through it stays cheap.
+    pub fn forget_log(&self) {
+        fs::write(self.directory.path().join("log"), "").unwrap();
+    }
+
+    /// How it ended, if it does within `patience`.
+    pub fn exit_within(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let give_up = Instant::now() + patience;
+        loop {
+            match self.process.0.try_wait().unwrap() {
+                None if Instant::now() < give_up => thread::sleep(Duration::from_millis(2)),
+                status => return status,
+            }
+        }
     }
 
     /// The process stands still, and its connections stay open.
