@@ -48,8 +48,9 @@ impl Config {
     fn write(&self, text: &mut String) -> fmt::Result {
         let server = &self.server;
         writeln!(text, "listen   {} (admin {}, health {})", server.listen, server.admin, server.health)?;
-        write!(text, "store    {}, namespace {}", self.store.url, self.store.namespace)?;
-        self.store.durability.map_or(Ok(()), |durability| write!(text, ", durability {}", durability.word()))?;
+        let store = &self.store;
+        write!(text, "store    {}, namespace {}, max_open {}", store.url, store.namespace, store.max_open)?;
+        store.durability.map_or(Ok(()), |durability| write!(text, ", durability {}", durability.word()))?;
         writeln!(text)?;
         writeln!(text, "callers  {}", self.callers)?;
         for (route, explained) in self.routes.0.iter().zip(&self.explained) {

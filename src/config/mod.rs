@@ -123,6 +123,8 @@ pub struct StoreSettings {
     pub tombstones: Duration,
     pub lease: Duration,
     pub timeout: Duration,
+    /// Unfinished operations of one scope.
+    pub max_open: NonZeroUsize,
     /// `memory:` has none.
     pub durability: Option<Durability>,
     /// What every connection of `url` is made with, if that says TLS.

@@ -43,13 +43,14 @@ pub(super) const STORE: Schema = Schema {
         "lease",
         "timeout",
         "durability",
+        "max_open",
         "ca_file",
         "client_cert",
         "client_key",
         "sentinel_user",
         "sentinel_password",
     ],
-    later: &["replicas", "encryption", "max_open"],
+    later: &["replicas", "encryption"],
 };
 
 pub(super) const CALLERS: Schema = Schema { name: "[callers]", keys: &["scope", "tokens"], later: &[] };

@@ -69,6 +69,7 @@ pub(super) fn store(reader: &mut Reader<'_>, root: &Section<'_>) -> (StoreSettin
         lease: or(reader.text(section, "lease", lease), Duration::from_secs(10)),
         timeout: or(reader.text(section, "timeout", units::duration), Duration::from_secs(1)),
         durability,
+        max_open: count(reader, section, "max_open", 100_000, 100_000_000),
     };
     (settings, policy)
 }

@@ -85,7 +85,10 @@ impl Engine {
             };
             crash_point::reached(Point::BeforeClaim);
             let met = match self.store.claim(&change, past).await {
-                Ok(Claimed::Won) => Ok(self.won(&named, change, since)),
+                Ok(Claimed::Won) => {
+                    self.shared.headroom.opened(&named.identity.scope);
+                    Ok(self.won(&named, change, since))
+                }
                 Ok(Claimed::Exists(found)) => Box::pin(self.meet(pilot, &named, *found)).await,
                 Ok(Claimed::Alike(found)) => match self.look_alike(&named, &found) {
                     Alike::SameOperation => Box::pin(self.meet(pilot, &named, *found)).await,

@@ -10,6 +10,7 @@ pub mod call;
 pub mod claim;
 pub mod conclusion;
 pub mod flight;
+pub mod headroom;
 pub mod limits;
 pub mod live;
 pub mod lookup;
@@ -39,6 +40,7 @@ use crate::config::{Callers, Config, OnStoreDown, Route, upstream_target};
 use crate::engine::answer::{Answer, Unguarded};
 use crate::engine::call::{Call, NamedCall};
 use crate::engine::flight::Flights;
+use crate::engine::headroom::Headroom;
 use crate::engine::limits::Limits;
 use crate::engine::owner::Owner;
 use crate::engine::pass::Passage;
@@ -59,6 +61,7 @@ pub struct Shared {
     pub config: Arc<Config>,
     pub flights: Flights,
     pub limits: Limits,
+    pub headroom: Headroom,
     pub scopes: Scopes,
     /// Places for claims that are being taken back from a store that did not answer.
     pub withdrawals: Arc<Semaphore>,
@@ -74,6 +77,7 @@ impl Shared {
         Self {
             flights: Flights::default(),
             limits: Limits::of(&config.routes),
+            headroom: Headroom::new(config.store.max_open.get() as u64),
             scopes: Scopes::default(),
             withdrawals: Arc::new(Semaphore::new(WITHDRAWALS)),
             status: Arc::new(Status::new()),
@@ -110,6 +114,9 @@ impl Engine {
             Err(refused) => return *refused,
         };
         self.notice_scope(&named);
+        if let Some(refused) = self.open_gate(&named).await {
+            return refused;
+        }
         if let Some(refused) = self.rate_gate(&named).await {
             return refused;
         }

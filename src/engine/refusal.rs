@@ -141,6 +141,15 @@ pub fn unsendable(operation: &Operation) -> Conclusion {
     Conclusion::Problem { problem: Problem::new(Code::UpstreamFailed, detail), marks: marks_of(operation) }
 }
 
+/// The scope has as many unfinished operations as it may.
+pub fn too_many_open(named: &NamedCall, most: u64) -> Conclusion {
+    let detail = format!(
+        "This caller has {most} unfinished operations, as many as store.max_open allows; this call was not sent."
+    );
+    let problem = Problem::new(Code::RateLimited, detail).with_retry_after(SOON);
+    Conclusion::Problem { problem, marks: marks(named.id, &named.identity, Execution::NotExecuted) }
+}
+
 /// The route's own limit is used up.
 pub fn rate_limited(named: &NamedCall, wait: Duration) -> Conclusion {
     let problem = rate_problem(&named.call.route, wait);

@@ -130,6 +130,11 @@ impl Operation {
         self.events.saturating_sub(u32::try_from(kept).unwrap_or(u32::MAX))
     }
 
+    /// Whether it is unfinished: such a record has no end of its own, and `max_open` bounds how many there are.
+    pub fn is_open(&self) -> bool {
+        self.expires_at.is_none()
+    }
+
     /// Whether an identical unnamed call has to stop here, and until when (`None`: until this one moves).
     pub fn blocks_alike(&self) -> Option<(Alike, Option<Timestamp>)> {
         let alike = self.identity.alike?;

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use crate::clock::{Clock, Timestamp};
 use crate::operation::event::keep_bounded;
 use crate::operation::transition::{Change, RequestChange};
-use crate::operation::{Event, Operation, OperationId, Receipt, StoredRequest};
+use crate::operation::{Event, Operation, OperationId, Receipt, Scope, StoredRequest};
 use crate::store::{Claimed, Found, History, Page, Store, StoreError, Written, position, record};
 
 /// A store without a disk: for tests, and for agents that can afford to forget.
@@ -63,6 +63,10 @@ impl Store for MemoryStore {
         let records = self.records();
         let lapsed = records.indexes.due.iter().take_while(|(until, _)| *until <= now);
         Ok(lapsed.map(|(_, id)| *id).take(limit).collect())
+    }
+
+    async fn count_open(&self, scope: &Scope) -> Result<u64, StoreError> {
+        Ok(self.records().indexes.open.get(scope.digest()).copied().unwrap_or_default())
     }
 
     async fn list(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
@@ -276,6 +280,8 @@ struct Indexes {
     expiry: BTreeSet<(Timestamp, OperationId)>,
     receipts: BTreeSet<(Timestamp, OperationId)>,
     alike: BTreeSet<([u8; 32], OperationId)>,
+    /// Unfinished operations of each scope that has one.
+    open: HashMap<[u8; 32], u64>,
 }
 
 impl Indexes {
@@ -285,6 +291,9 @@ impl Indexes {
         self.expiry.extend(entry.operation.expires_at.map(|at| (at, id)));
         self.receipts.extend(entry.receipt.as_ref().map(|kept| (kept.until, id)));
         self.alike.extend(entry.operation.blocks_alike().map(|(alike, _)| (alike.digest, id)));
+        if entry.operation.is_open() {
+            *self.open.entry(*entry.operation.identity.scope.digest()).or_default() += 1;
+        }
     }
 
     fn remove(&mut self, entry: &Entry) {
@@ -300,6 +309,18 @@ impl Indexes {
         }
         if let Some((alike, _)) = entry.operation.blocks_alike() {
             self.alike.remove(&(alike.digest, id));
+        }
+        if entry.operation.is_open() {
+            self.close(entry.operation.identity.scope.digest());
+        }
+    }
+
+    fn close(&mut self, scope: &[u8; 32]) {
+        if let Some(open) = self.open.get_mut(scope) {
+            *open -= 1;
+            if *open == 0 {
+                self.open.remove(scope);
+            }
         }
     }
 }

@@ -18,7 +18,7 @@ use async_trait::async_trait;
 
 use crate::clock::Timestamp;
 use crate::operation::transition::Change;
-use crate::operation::{Event, Operation, OperationId, Receipt, StoredRequest};
+use crate::operation::{Event, Operation, OperationId, Receipt, Scope, StoredRequest};
 
 pub use checksum::Kind;
 pub use unreadable::{Damage, Unreadable};
@@ -189,6 +189,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Operations whose lease ended before now, up to `limit`.
     async fn due(&self, limit: usize) -> Result<Vec<OperationId>, StoreError>;
+
+    /// Unfinished operations of a scope. A store that does not count has no bound.
+    async fn count_open(&self, _scope: &Scope) -> Result<u64, StoreError> {
+        Ok(0)
+    }
 
     /// Operations by creation, newest first, from `cursor` on.
     async fn list(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError>;

@@ -3,6 +3,7 @@
 
 mod claims;
 mod listing;
+mod open;
 mod retention;
 mod writes;
 
@@ -59,6 +60,9 @@ macro_rules! keeps_the_contract {
                 retention::a_record_that_ended_leaves_nothing
                 retention::a_new_run_takes_the_end_of_life_away
                 retention::purging_leaves_what_lives
+                open::what_is_unfinished_is_counted_until_it_ends
+                open::a_new_run_counts_again
+                open::scopes_are_counted_apart
                 listing::due_are_lapsed_leases_only
                 listing::what_is_due_moves_with_the_lease
                 listing::pages_run_from_the_newest_to_the_oldest

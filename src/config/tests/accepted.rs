@@ -19,6 +19,7 @@ fn every_setting_of_the_contract_that_this_version_has() {
     assert_eq!(config.server.buffers, 256 << 20);
     assert!(config.server.trusted_proxies[0].contains([10, 1, 2, 3].into()));
     assert_eq!(config.store.namespace, "checkout");
+    assert_eq!(config.store.max_open.get(), 5000);
     assert_eq!(route.matches.host.as_deref(), Some("tools.internal"));
     assert_eq!(route.retry.max_attempts, 2, "the policy is stronger than the defaults");
     assert_eq!(route.upstream.base_path, "/v1");
@@ -37,6 +38,7 @@ fn what_is_left_out_is_as_the_contract_says() {
     assert_eq!(config.server.max_header_bytes, 32 << 10);
     assert_eq!(config.store.url, StoreUrl::File("data/oncegate.db".into()));
     assert_eq!(config.store.lease, Duration::from_secs(10));
+    assert_eq!(config.store.max_open.get(), 100_000);
     assert!(matches!(config.callers, Callers::None));
     assert_eq!(route.receipts, Duration::from_secs(86_400));
     assert_eq!(route.tombstones, Duration::from_secs(30 * 86_400));

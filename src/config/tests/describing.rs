@@ -18,6 +18,10 @@ fn every_value_has_an_origin() {
             .collect();
     let config = Config::parse(&text, "gateway.toml", &environment).unwrap();
     assert_eq!(line(&config, "receipts"), "receipts 24h store");
+    assert_eq!(
+        line(&config, "store "),
+        "store file:data/oncegate.db, namespace checkout, max_open 5000, durability fsync"
+    );
     assert_eq!(line(&config, "retry.max_attempts"), "retry.max_attempts 2 policy careful");
     assert_eq!(line(&config, "retry.base_interval"), "retry.base_interval 250ms route");
     assert_eq!(line(&config, "retry.deadline"), "retry.deadline 60s environment ONCEGATE__ROUTES__0__RETRY__DEADLINE");
@@ -49,10 +53,10 @@ fn no_secret_is_described() {
 #[test]
 fn what_the_store_survives_is_shown() {
     let store = |more: &str| line(&config(&format!("{LEAST}[store]\n{more}")), "store");
-    assert!(store("").ends_with("namespace oncegate, durability fsync"), "what is built in");
+    assert!(store("").ends_with("namespace oncegate, max_open 100000, durability fsync"), "what is built in");
     assert!(store("durability = \"os\"").ends_with(", durability os"));
     assert!(store("url = \"redis://h\"\nnamespace = \"n\"").ends_with(", durability single"));
-    assert_eq!(store("url = \"memory:\""), "store memory:, namespace oncegate");
+    assert_eq!(store("url = \"memory:\""), "store memory:, namespace oncegate, max_open 100000");
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn services_that_cannot_be() {
 fn what_the_contract_has_and_this_version_has_not_is_said_plainly() {
     for (table, keys) in [
         ("server", &["tls"][..]),
-        ("store", &["replicas", "encryption", "max_open"]),
+        ("store", &["replicas", "encryption"]),
         ("upstreams.main", &["protocol", "dialect", "preset", "client_cert", "client_key", "proxy", "listen"]),
         ("routes.payload", &["redact", "schema"]),
         ("routes.retry", &["budget"]),
@@ -280,7 +280,7 @@ rate = "5/s""#,
     (
         r#"[store]
 zzzzzz = 1"#,
-        r#"gateway.toml:9:1: store.zzzzzz: unknown key `zzzzzz`; [store] accepts url, namespace, receipts, tombstones, lease, timeout, durability, ca_file, client_cert, client_key, sentinel_user, sentinel_password"#,
+        r#"gateway.toml:9:1: store.zzzzzz: unknown key `zzzzzz`; [store] accepts url, namespace, receipts, tombstones, lease, timeout, durability, max_open, ca_file, client_cert, client_key, sentinel_user, sentinel_password"#,
     ),
     (
         r#"[log]
@@ -408,6 +408,11 @@ max_header_bytes = "1KiB""#,
         r#"[server]
 threads = 0"#,
         r#"gateway.toml:9:11: server.threads = 0: between 1 and 256"#,
+    ),
+    (
+        r#"[store]
+max_open = 0"#,
+        r#"gateway.toml:9:12: store.max_open = 0: between 1 and 100000000"#,
     ),
     (
         r#"[server]

@@ -213,7 +213,9 @@ pub(super) const RATE_LIMITED: Entry = Entry {
     status: 429,
     title: "Too many calls",
     advice: "Wait as Retry-After says, then send the same call again.",
-    explanation: "The route's own limit (routes.limit) is used up. Nothing was sent and nothing was stored.",
+    explanation: "The route's own limit (routes.limit) is used up, or the caller has as many unfinished operations as \
+                  store.max_open allows: running, waiting, or unknown. Calls with a key that has a record are answered all \
+                  the same. Nothing was sent and nothing was stored.",
     retryable: true,
     look_up: false,
 };

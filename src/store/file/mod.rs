@@ -23,7 +23,7 @@ use async_trait::async_trait;
 use crate::clock::{Clock, Timestamp};
 use crate::crash_point::{self, Point};
 use crate::operation::transition::Change;
-use crate::operation::{OperationId, StoredRequest};
+use crate::operation::{OperationId, Scope, StoredRequest};
 use crate::store::{Claimed, Found, History, Page, Store, StoreError, Unreadable, Written, position};
 use checkpoint::Checkpointer;
 use doubt::Doubt;
@@ -139,6 +139,11 @@ impl Store for FileStore {
     async fn due(&self, limit: usize) -> Result<Vec<OperationId>, StoreError> {
         let now = self.now();
         self.in_time(self.readers.ask(move |connection| queries::due(connection, limit, now))).await
+    }
+
+    async fn count_open(&self, scope: &Scope) -> Result<u64, StoreError> {
+        let scope = scope.clone();
+        self.in_time(self.readers.ask(move |connection| queries::count_open(connection, &scope))).await
     }
 
     async fn list(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {

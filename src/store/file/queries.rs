@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, named_params};
 use super::row::Row;
 use super::{Failure, at, integer};
 use crate::clock::Timestamp;
-use crate::operation::{OperationId, StoredRequest};
+use crate::operation::{OperationId, Scope, StoredRequest};
 use crate::store::{Found, History, Page, Unreadable, record};
 
 /// A record and its receipt, as bytes.
@@ -85,6 +85,12 @@ pub(super) fn due(connection: &Connection, limit: usize, now: Timestamp) -> Resu
     let given = named_params! { ":now": at(now), ":limit": integer(limit as u64) };
     let rows = select.query_map(given, |row| row.get(0))?;
     Ok(rows.map(|id| id.map(OperationId::from_bytes)).collect::<Result<_, _>>()?)
+}
+
+pub(super) fn count_open(connection: &Connection, scope: &Scope) -> Result<u64, Failure> {
+    let mut select = connection.prepare_cached("SELECT count(*) FROM operations WHERE open = ?1")?;
+    let count: i64 = select.query_row([scope.digest()], |row| row.get(0))?;
+    Ok(count.unsigned_abs())
 }
 
 pub(super) fn list(connection: &Connection, before: u64, limit: usize, now: Timestamp) -> Result<Page, Failure> {

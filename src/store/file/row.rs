@@ -16,6 +16,8 @@ pub(super) struct Row {
     pub(super) expires: Option<Timestamp>,
     pub(super) alike: Option<[u8; 32]>,
     pub(super) alike_until: Option<Timestamp>,
+    /// The scope, for as long as the operation is unfinished.
+    pub(super) open: Option<[u8; 32]>,
     pub(super) event: Option<EventRow>,
     pub(super) receipt: Option<ReceiptRow>,
     pub(super) request: RequestRow,
@@ -57,6 +59,7 @@ impl Row {
             expires: operation.expires_at,
             alike: blocks.map(|(alike, _)| alike.digest),
             alike_until: blocks.and_then(|(_, until)| until),
+            open: operation.is_open().then_some(*operation.identity.scope.digest()),
             event: event(change)?,
             receipt: receipt(change)?,
             request: request(change)?,

@@ -18,11 +18,13 @@ const TABLES: &str = "
         due INTEGER,
         expires INTEGER,
         alike BLOB,
-        alike_until INTEGER
+        alike_until INTEGER,
+        open BLOB
     ) STRICT;
     CREATE INDEX operations_due ON operations (due) WHERE due IS NOT NULL;
     CREATE INDEX operations_expires ON operations (expires) WHERE expires IS NOT NULL;
     CREATE INDEX operations_alike ON operations (alike) WHERE alike IS NOT NULL;
+    CREATE INDEX operations_open ON operations (open) WHERE open IS NOT NULL;
     CREATE TABLE receipts (
         serial INTEGER PRIMARY KEY REFERENCES operations ON DELETE CASCADE,
         until INTEGER NOT NULL,
@@ -41,6 +43,13 @@ const TABLES: &str = "
     ) STRICT, WITHOUT ROWID;
     CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL, until INTEGER) STRICT, WITHOUT ROWID;
     CREATE INDEX notes_until ON notes (until) WHERE until IS NOT NULL;
+";
+
+/// For a file that was made before there was a bound on unfinished operations. A version that does not know the column
+/// goes on working with the file; what it writes is not counted.
+const COUNT_OPEN: &str = "
+    ALTER TABLE operations ADD COLUMN open BLOB;
+    CREATE INDEX operations_open ON operations (open) WHERE open IS NOT NULL;
 ";
 
 /// Why the file's content cannot be used.
@@ -116,8 +125,14 @@ fn make_tables(connection: &mut Connection) -> Result<(), SchemaError> {
             transaction.execute_batch(TABLES)?;
             transaction.pragma_update(None, "user_version", VERSION)?;
         }
+        VERSION if !has_column(&transaction, "open")? => transaction.execute_batch(COUNT_OPEN)?,
         VERSION => {}
         newer => return Err(SchemaError::TooNew(newer)),
     }
     Ok(transaction.commit()?)
+}
+
+fn has_column(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
+    let columns = "SELECT count(*) FROM pragma_table_info('operations') WHERE name = ?1";
+    connection.query_row(columns, [name], |row| row.get::<_, i64>(0)).map(|columns| columns > 0)
 }

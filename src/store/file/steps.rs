@@ -112,8 +112,8 @@ fn remove(connection: &Connection, id: OperationId) -> rusqlite::Result<()> {
 
 fn insert(connection: &Connection, row: &Row) -> rusqlite::Result<i64> {
     let mut insert = connection.prepare_cached(
-        "INSERT INTO operations (id, record, due, expires, alike, alike_until)
-         VALUES (:id, :record, :due, :expires, :alike, :alike_until)",
+        "INSERT INTO operations (id, record, due, expires, alike, alike_until, open)
+         VALUES (:id, :record, :due, :expires, :alike, :alike_until, :open)",
     )?;
     insert.insert(named_params! {
         ":id": row.id.as_bytes(),
@@ -122,13 +122,15 @@ fn insert(connection: &Connection, row: &Row) -> rusqlite::Result<i64> {
         ":expires": row.expires.map(at),
         ":alike": row.alike,
         ":alike_until": row.alike_until.map(at),
+        ":open": row.open,
     })
 }
 
 fn update(connection: &Connection, row: &Row) -> rusqlite::Result<i64> {
     let mut update = connection.prepare_cached(
         "UPDATE operations
-         SET record = :record, due = :due, expires = :expires, alike = :alike, alike_until = :alike_until
+         SET record = :record, due = :due, expires = :expires, alike = :alike, alike_until = :alike_until,
+             open = :open
          WHERE id = :id RETURNING serial",
     )?;
     let given = named_params! {
@@ -138,6 +140,7 @@ fn update(connection: &Connection, row: &Row) -> rusqlite::Result<i64> {
         ":expires": row.expires.map(at),
         ":alike": row.alike,
         ":alike_until": row.alike_until.map(at),
+        ":open": row.open,
     };
     update.query_row(given, |row| row.get(0))
 }

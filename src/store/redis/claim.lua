@@ -1,13 +1,14 @@
 -- Creates a record if its key has none.
--- KEYS: record, receipt, request, events, schedule, creation index, marker; for an unnamed call also its look-alikes.
--- ARGV: write id, record, id, created at, due ('' never), event ('' none), request ('' none), epoch;
+-- KEYS: record, receipt, request, events, schedule, creation index, open, marker; for an unnamed call also its
+--       look-alikes.
+-- ARGV: write id, record, id, created at, due ('' never), event ('' none), request ('' none), scope, epoch;
 --       for an unnamed call also now, its own end as a look-alike ('' none), the id that may be passed by ('' none).
 -- Replies the write id alone if the record is this claim's; else the write id, what stands there, and what is known.
-local write, record, id, created, due, event, request, epoch = unpack(ARGV, 1, 8)
-local alike, now, till, past = KEYS[8], ARGV[9], ARGV[10], ARGV[11]
+local write, record, id, created, due, event, request, scope, epoch = unpack(ARGV, 1, 9)
+local alike, now, till, past = KEYS[9], ARGV[10], ARGV[11], ARGV[12]
 
 -- A bucket that has forgotten the epoch has forgotten its records: the key may have run.
-if redis.call('GET', KEYS[7]) ~= epoch then
+if redis.call('GET', KEYS[8]) ~= epoch then
   return {write, 'forgotten'}
 end
 
@@ -37,6 +38,7 @@ if due ~= '' then
   redis.call('ZADD', KEYS[5], due, id)
 end
 redis.call('ZADD', KEYS[6], created, id)
+redis.call('ZADD', KEYS[7], 'INCR', 1, scope)
 if alike and till ~= '' then
   block(alike, id, till)
 end

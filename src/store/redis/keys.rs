@@ -28,6 +28,8 @@ pub(super) enum Index {
     /// By what comes next: the end of a lease as it is, the end of the record's life as a negative number.
     Schedule,
     Creation,
+    /// Scopes, by how many unfinished operations they have.
+    Open,
 }
 
 /// The keys of one operation in one buffer: they differ in a single byte.
@@ -134,6 +136,7 @@ impl Index {
         match self {
             Self::Schedule => b'l',
             Self::Creation => b'o',
+            Self::Open => b'c',
         }
     }
 }

@@ -47,7 +47,7 @@ use crate::clock::{Timestamp, millis};
 use crate::crash_point::{self, Point};
 use crate::entropy::Entropy;
 use crate::operation::transition::{Change, RequestChange};
-use crate::operation::{Alike, Operation, OperationId, StoredRequest, WriteId};
+use crate::operation::{Alike, Operation, OperationId, Scope, StoredRequest, WriteId};
 use crate::redis_url::RedisUrl;
 use crate::store::record::{self, FORMAT, Part as Stored};
 use crate::store::{Claimed, Found, History, Page, Store, StoreError, Written};
@@ -144,10 +144,14 @@ impl RedisStore {
             RequestChange::Keep | RequestChange::Drop => Vec::new(),
         };
         let size = record.len() + event.len() + request.len();
-        let call = self.begin(CLAIM.call(7 + keys_of_alike(operation), size + 512), operation, true);
+        let call = self.begin(CLAIM.call(8 + keys_of_alike(operation), size + 512), operation, true);
         let call = call.with_write(operation.fence.write).with(record).with(self.keys.of(operation.id).member());
         let call = call.with(operation.created_at.0).with_optional(self.place_in_schedule(operation));
-        let call = call.with(event).with(request).with(&self.epoch.marker()[..]);
+        let call = call
+            .with(event)
+            .with(request)
+            .with(member_of_open(&operation.identity.scope))
+            .with(&self.epoch.marker()[..]);
         Ok(match operation.identity.alike {
             Some(_) => call.with(self.now().0).with_optional(end_as_alike(operation)).with_optional(past),
             None => call,
@@ -165,12 +169,13 @@ impl RedisStore {
             RequestChange::Drop => ("drop", Vec::new()),
         };
         let size = record.len() + event.len() + receipt.len() + request.len();
-        let call = self.begin(WRITE.call(5 + keys_of_alike(operation), size + 512), operation, false);
+        let call = self.begin(WRITE.call(6 + keys_of_alike(operation), size + 512), operation, false);
         let call = call.with_write(operation.fence.write).with(expected_head(change)).with(record);
         let call = call.with_optional(operation.expires_at.map(|end| self.life_until(end)));
         let call = call.with(self.keys.of(operation.id).member()).with_optional(self.place_in_schedule(operation));
         let receipt_end = operation.state.settled().map_or(operation.changed_at, |settled| settled.receipt_until);
         let call = call.with(event).with(receipt).with(self.life_until(receipt_end)).with(action).with(request);
+        let call = call.with(member_of_open(&operation.identity.scope));
         Ok(match operation.identity.alike {
             Some(_) => call.with_optional(end_as_alike(operation)),
             None => call,
@@ -183,7 +188,11 @@ impl RedisStore {
         let call = call.with(keys.part(Part::Record)).with(keys.part(Part::Receipt)).with(keys.part(Part::Request));
         let mut call = call.with(keys.part(Part::Events)).with(keys.index(Index::Schedule));
         if creates {
-            call = call.with(keys.index(Index::Creation)).with(self.keys.marker(operation.id.bucket()));
+            call = call.with(keys.index(Index::Creation));
+        }
+        call = call.with(keys.index(Index::Open));
+        if creates {
+            call = call.with(self.keys.marker(operation.id.bucket()));
         }
         match &operation.identity.alike {
             Some(alike) => call.with(self.keys.alike(operation.id.bucket(), alike)),
@@ -304,6 +313,10 @@ impl Store for RedisStore {
         self.sweep_due(limit).await
     }
 
+    async fn count_open(&self, scope: &Scope) -> Result<u64, StoreError> {
+        self.sum_open(scope).await
+    }
+
     async fn list(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
         self.page(cursor, limit).await
     }
@@ -345,6 +358,11 @@ fn login(user: Option<String>, password: Option<String>) -> RedisConnectionInfo 
         Some(password) => login.set_password(password),
         None => login,
     }
+}
+
+/// How a scope is named among those that have unfinished operations.
+fn member_of_open(scope: &Scope) -> &[u8] {
+    &scope.digest()[..16]
 }
 
 fn keys_of_alike(operation: &Operation) -> usize {

@@ -7,12 +7,12 @@ use std::cmp::Reverse;
 use redis::{Cmd, Pipeline, Value};
 use tokio::time::Instant;
 
-use crate::operation::OperationId;
-use crate::store::redis::RedisStore;
+use crate::operation::{OperationId, Scope};
 use crate::store::redis::failure::Failure;
 use crate::store::redis::keys::{Index, Part};
 use crate::store::redis::replies;
 use crate::store::redis::scripts::{PURGE, Request};
+use crate::store::redis::{RedisStore, member_of_open};
 use crate::store::{Page, StoreError, record};
 
 /// How long a gateway has its turn, in milliseconds: nearly as long as the time between two sweeps.
@@ -81,6 +81,16 @@ impl RedisStore {
         places.truncate(limit);
         let next = places.last().filter(|_| more).map(Place::to_cursor);
         Ok(Page { next, ..self.records_at(&places, deadline).await? })
+    }
+
+    /// Unfinished operations of a scope, over all buckets.
+    pub(super) async fn sum_open(&self, scope: &Scope) -> Result<u64, StoreError> {
+        let mut commands = Pipeline::with_capacity(256);
+        for bucket in 0..=u8::MAX {
+            commands.cmd("ZSCORE").arg(self.keys.index(bucket, Index::Open)).arg(member_of_open(scope));
+        }
+        let sum = |reply: Value| replies::list(&reply)?.iter().map(score).sum();
+        self.connection.ask(self.connection.deadline(), &Request::Many(commands), sum).await
     }
 
     /// Whether this gateway has the turn, now or still.
@@ -208,6 +218,14 @@ fn places(reply: &Value) -> Result<Vec<Place>, Failure> {
         _ => Err(Failure::Garbage),
     };
     pairs.iter().map(place).collect()
+}
+
+/// A member that is not there counts as none.
+fn score(reply: &Value) -> Result<u64, Failure> {
+    match replies::bulk_or_nil(reply)? {
+        Some(score) => replies::text(score)?.parse().map_err(|_| Failure::Garbage),
+        None => Ok(0),
+    }
 }
 
 fn all_ids(reply: &Value) -> Result<Vec<Vec<OperationId>>, Failure> {

@@ -1,11 +1,13 @@
 -- Replaces a record that is still what the writer thought.
--- KEYS: record, receipt, request, events, schedule; for an unnamed call also its look-alikes.
+-- KEYS: record, receipt, request, events, schedule, open; for an unnamed call also its look-alikes.
 -- ARGV: write id, expected head (format, owner, token, revision), record, its life in ms ('' for good), id,
 --       place in the schedule ('' none), event ('' none), receipt ('' none), its life in ms,
---       'keep', 'put' or 'drop' the request, request; for an unnamed call also its end as a look-alike ('' none).
+--       'keep', 'put' or 'drop' the request, request, scope; for an unnamed call also its end as a
+--       look-alike ('' none).
 -- Replies the write id alone if it is applied; else the write id and, if there is a record, record and receipt.
-local write, expected, record, life, id, due, event, receipt, receipt_life, action, request, till = unpack(ARGV)
-local alike = KEYS[6]
+local write, expected, record, life, id, due, event, receipt, receipt_life, action, request, scope, till =
+  unpack(ARGV)
+local alike = KEYS[7]
 
 local stored = redis.call('GET', KEYS[1])
 if not stored then
@@ -18,13 +20,15 @@ if string.sub(stored, 1, 33) ~= expected then
   return {write, stored, redis.call('GET', KEYS[2])}
 end
 
+-- A record without an end is that of an unfinished operation.
+local was_open = redis.call('PTTL', KEYS[1]) < 0
+
 -- The first command that writes is one that a full server refuses, so that a refusal changes nothing.
 if life ~= '' then
   redis.call('SET', KEYS[1], record, 'PX', life)
 else
-  local had_life = redis.call('PTTL', KEYS[1]) >= 0
   redis.call('SET', KEYS[1], record)
-  if had_life then
+  if not was_open then
     redis.call('PERSIST', KEYS[3])
     redis.call('PERSIST', KEYS[4])
   end
@@ -48,6 +52,13 @@ if life ~= '' then
   if action ~= 'drop' then
     redis.call('PEXPIRE', KEYS[3], life)
   end
+end
+if was_open and life ~= '' then
+  if tonumber(redis.call('ZADD', KEYS[6], 'INCR', -1, scope)) <= 0 then
+    redis.call('ZREM', KEYS[6], scope)
+  end
+elseif not was_open and life == '' then
+  redis.call('ZADD', KEYS[6], 'INCR', 1, scope)
 end
 if due ~= '' then
   redis.call('ZADD', KEYS[5], due, id)

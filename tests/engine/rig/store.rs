@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use oncegate::clock::Timestamp;
 use oncegate::operation::transition::Change;
-use oncegate::operation::{Event, EventKind, OperationId, Receipt, StateName, StoredRequest};
+use oncegate::operation::{Event, EventKind, OperationId, Receipt, Scope, StateName, StoredRequest};
 use oncegate::store::memory::MemoryStore;
 use oncegate::store::{Claimed, Found, History, Page, Store, StoreError, Written};
 use tokio::time::sleep;
@@ -147,6 +147,11 @@ impl Store for FrailStore {
 
     async fn due(&self, limit: usize) -> Result<Vec<OperationId>, StoreError> {
         self.through(Step::Look, |store| async move { store.due(limit).await }).await
+    }
+
+    async fn count_open(&self, scope: &Scope) -> Result<u64, StoreError> {
+        let scope = scope.clone();
+        self.through(Step::Look, |store| async move { store.count_open(&scope).await }).await
     }
 
     async fn list(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {

@@ -11,10 +11,12 @@ use crate::support::upstream::{Reply, ScriptedUpstream, Step};
 
 on! { [memory file redis]
     an_answer_beyond_the_receipt_is_passed_on_whole_and_never_made_again
+    s33_unfinished_operations_are_bounded
 }
 
 on! { [memory]
     a_long_answer_that_breaks_off_is_broken_for_its_client_and_not_made_again
+    s33_one_caller_cannot_use_up_what_is_anothers
     a_large_body_is_refused
     a_large_body_may_pass_unguarded
     a_rate_refuses_new_calls_and_replays_old_ones
@@ -138,4 +140,39 @@ fn a_call_that_outlasts_the_drain_is_left_to_its_lease(ground: Ground) {
 
 fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn s33_unfinished_operations_are_bounded(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).top("store.max_open = 3").start(&ground);
+    for key in ["u-1", "u-2"] {
+        upstream.then(Step::Close);
+        gateway.charge(key).send().expect_problem(502, "outcome-unknown");
+    }
+    upstream.then(Step::Held(Reply::charge(1)));
+    let running = gateway.charge("k-1").begin();
+    upstream.wait_for(3);
+
+    let refused = gateway.charge("k-2").send().expect_problem(429, "rate-limited");
+    assert!(refused.retry_after() >= Some(1) && refused.json()["detail"].as_str().unwrap().contains("store.max_open"));
+    assert_eq!(refused.execution(), Some("not-executed"));
+    gateway.charge("u-1").send().expect_problem(409, "outcome-unknown");
+    assert_eq!((gateway.operations("").len(), upstream.seen().len()), (3, 3), "nothing was written or sent");
+
+    upstream.release();
+    running.answer().expect(201);
+    let taken = eventually("a free place", || Some(gateway.charge("k-2").send()).filter(|it| it.status != 429));
+    taken.expect(201);
+    assert!(gateway.charge("k-1").send().expect(201).is_replay());
+}
+
+fn s33_one_caller_cannot_use_up_what_is_anothers(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let settings = Settings::of(&upstream).top("store.max_open = 1").top("callers.scope = 'credential'");
+    let gateway = settings.start(&ground);
+    let charge = |caller: &str, key: &str| gateway.charge(key).header("Authorization", format!("Bearer {caller}"));
+    upstream.then(Step::Close);
+    charge("one", "k-1").send().expect_problem(502, "outcome-unknown");
+    charge("one", "k-2").send().expect_problem(429, "rate-limited");
+    charge("other", "k-2").send().expect(201);
 }

@@ -86,6 +86,7 @@ async fn a_frozen_server_costs_no_more_than_the_timeout() {
     let server = RedisServer::start();
     let timeout = Duration::from_millis(400);
     let store = open(&server.url(), timeout).await;
+    recovered(&store).await;
     let running = put_sent(&store, claim(&store, "running")).await;
     let settle = settled(&store, &running, receipt("done"), KEPT_LONG);
     server.freeze();

@@ -87,7 +87,8 @@ async fn purging_empties_the_indexes() {
     assert_eq!((store.purge(3).await.unwrap(), store.purge(10).await.unwrap()), (3, 2));
     let left: HashSet<String> = keys(&server).into_iter().filter(|key| !key.contains("turn")).collect();
     let index = |letter| format!("oncegate:{{shop:{:02x}}}:{letter}", running.id.bucket());
-    let expected = ["r", "q", "e"].map(|part| key_of(part, running.id)).into_iter().chain([index("l"), index("o")]);
+    let indexes = ["l", "o", "c"].map(index);
+    let expected = ["r", "q", "e"].map(|part| key_of(part, running.id)).into_iter().chain(indexes);
     assert_eq!(left, expected.collect());
 }
 
@@ -141,10 +142,11 @@ async fn a_step_is_one_command() {
     put_settled(&store, "warm", KEPT_LONG).await;
     let claim = claim(&store, "counted");
     let spent = spent(&server, store.claim(&claim, None)).await;
-    assert_eq!(spent, counts(&[("evalsha", 1), ("get", 1), ("set", 2), ("rpush", 1), ("zadd", 2)]));
+    assert_eq!(spent, counts(&[("evalsha", 1), ("get", 1), ("set", 2), ("rpush", 1), ("zadd", 3)]));
     let running = applied(&store, sent(&store, &claim.operation)).await;
     let settle = settled(&store, &running, receipt("done"), KEPT_LONG);
-    let inside = [("get", 1), ("set", 2), ("del", 1), ("rpush", 1), ("pexpire", 1), ("zadd", 1)];
+    let inside =
+        [("get", 1), ("pttl", 1), ("set", 2), ("del", 1), ("rpush", 1), ("pexpire", 1), ("zadd", 2), ("zrem", 1)];
     assert_eq!(self::spent(&server, store.write(&settle)).await, counts(&[&[("evalsha", 1)], &inside[..]].concat()));
     let replay = super::super::support::operations::claim(&store, "counted");
     let spent = self::spent(&server, store.claim(&replay, None)).await;

@@ -25,7 +25,7 @@ async fn a_wrong_password_is_refused() {
 
 /// All that the store ever asks of a server, for access rules.
 const COMMANDS: &str = "eval evalsha get mget set del exists persist pexpire pexpireat pttl rpush lrange hset hmget time \
-                        zadd zrem zrange zrangebyscore zrevrangebyscore";
+                        zadd zrem zrange zrangebyscore zrevrangebyscore zscore";
 
 #[tokio::test]
 async fn least_rights_are_enough() {
@@ -44,6 +44,7 @@ async fn least_rights_are_enough() {
     assert_eq!(store.request(unresolved.id).await.unwrap(), None);
     assert_eq!(store.list(None, 9).await.unwrap().operations.len(), 1);
     assert_eq!((store.due(9).await.unwrap(), store.purge(9).await.unwrap()), (vec![], 1));
+    assert_eq!(store.count_open(&oncegate::operation::Scope::none()).await.unwrap(), 0);
     store.remember("rules", "1", None).await.unwrap();
     store.ping().await.unwrap();
 }
