@@ -1,50 +1,120 @@
-//! What a store in a file does on this disk: `cargo run --release --example store_ops [DIRECTORY]`.
+//! What a store does on this machine, beside what there is to get: `cargo run --release --example store_ops [DIRECTORY]`.
 //!
-//! A call is two durable steps: a claim that counts the send, and a settle with a receipt of 1 KiB.
+//! A call is two durable steps: a claim that counts the send, and a settle with a receipt of 1 KiB. The disk is measured
+//! by appending 4 KiB and waiting for them, before and after; Redis by `redis-benchmark` with as many connections as the
+//! store has callers and no pipelining. Ratios of one run mean something, figures of two runs on a busy machine do not.
 
+#[path = "store_ops/call.rs"]
+mod call;
+#[path = "store_ops/redis.rs"]
+mod redis;
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use oncegate::clock::{Clock, Timestamp};
+use oncegate::clock::Clock;
 use oncegate::entropy::Entropy;
-use oncegate::operation::transition::{self, Change, Opening, Ownership, Retention, Step, Verdict};
-use oncegate::operation::{
-    Fingerprint, Identity, Kept, KeySource, Operation, OperationId, OwnerId, Receipt, Scope, Settled, StoredRequest,
-    WriteId,
-};
 use oncegate::store::Store;
 use oncegate::store::file::{Durability, FileStore, Settings};
 use oncegate::store::memory::MemoryStore;
 use tokio::task::JoinSet;
 
 const MEASURED: Duration = Duration::from_secs(5);
-const HOUR: Duration = Duration::from_secs(3600);
-const KEEP: Retention = Retention { receipts: HOUR, tombstones: HOUR };
+const RAW: Duration = Duration::from_secs(2);
+const CALLERS: [usize; 2] = [1, 64];
+const BLOCK: [u8; 4096] = [b'x'; 4096];
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// How long each of the same things took, sorted, and how many there were in a second.
+struct Measured {
+    waits: Vec<Duration>,
+    per_second: f64,
+}
+
+impl Measured {
+    fn new(mut waits: Vec<Duration>, length: Duration) -> Self {
+        waits.sort_unstable();
+        let per_second = waits.len() as f64 / length.as_secs_f64();
+        Self { waits, per_second }
+    }
+
+    fn at(&self, share: f64) -> Duration {
+        self.waits.get((self.waits.len() as f64 * share) as usize).copied().unwrap_or_default()
+    }
+
+    fn print(&self, name: &str, callers: usize) {
+        let Self { per_second, .. } = self;
+        let (half, most) = (self.at(0.5), self.at(0.99));
+        print!("{name:12} {callers:3} callers {per_second:8.0} steps/s  p50 {half:9.2?}  p99 {most:9.2?}");
+    }
+}
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Failure> {
     let directory = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
-    for callers in [1, 64] {
-        let path = directory.join(format!("oncegate-store-ops-{}-{callers}.db", std::process::id()));
-        measure(
-            "file",
-            Arc::new(FileStore::open(
-                &path,
-                Settings { timeout: HOUR, durability: Durability::Fsync },
-                Clock::system(),
-            )?),
-            callers,
-        )
-        .await?;
-        remove(&path)?;
-    }
-    measure("memory", Arc::new(MemoryStore::new(Clock::system())), 64).await
+    let directory = directory.join(format!("oncegate-store-ops-{}", std::process::id()));
+    fs::create_dir(&directory)?;
+    let measured = measure_all(&directory).await;
+    fs::remove_dir_all(&directory)?;
+    measured
 }
 
-async fn measure(name: &str, store: Arc<dyn Store>, callers: usize) -> Result<(), Failure> {
+async fn measure_all(directory: &Path) -> Result<(), Failure> {
+    for callers in CALLERS {
+        file("file, fsync", Durability::Fsync, callers, directory).await?;
+    }
+    for callers in CALLERS {
+        file("file, os", Durability::Os, callers, directory).await?;
+    }
+    memory().await?;
+    redis::measure(directory).await
+}
+
+/// The disk before and after is the measure of the disk meanwhile.
+async fn file(name: &str, durability: Durability, callers: usize, directory: &Path) -> Result<(), Failure> {
+    let before = raw(directory)?;
+    let path = directory.join(format!("{durability:?}-{callers}.db"));
+    let settings = Settings { timeout: call::HOUR, durability };
+    let steps = steps(Arc::new(FileStore::open(&path, settings, Clock::system())?), callers).await?;
+    let after = raw(directory)?;
+    let disk = (before.per_second + after.per_second) / 2.0;
+    let sync = Duration::from_secs_f64(1.0 / disk);
+    steps.print(name, callers);
+    println!(
+        "; the disk {disk:.0} fsyncs/s: {:.1} x in steps, p50 is {:.1} and p99 {:.1} fsyncs",
+        steps.per_second / disk,
+        steps.at(0.5).div_duration_f64(sync),
+        steps.at(0.99).div_duration_f64(sync),
+    );
+    Ok(())
+}
+
+async fn memory() -> Result<(), Failure> {
+    steps(Arc::new(MemoryStore::new(Clock::system())), 64).await?.print("memory", 64);
+    println!();
+    Ok(())
+}
+
+/// Blocks that are appended and synced, one after the other.
+fn raw(directory: &Path) -> Result<Measured, Failure> {
+    let path = directory.join("raw");
+    let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
+    let (end, mut waits) = (Instant::now() + RAW, Vec::new());
+    while Instant::now() < end {
+        let begun = Instant::now();
+        file.write_all(&BLOCK)?;
+        file.sync_data()?;
+        waits.push(begun.elapsed());
+    }
+    fs::remove_file(path)?;
+    Ok(Measured::new(waits, RAW))
+}
+
+async fn steps(store: Arc<dyn Store>, callers: usize) -> Result<Measured, Failure> {
     let entropy = Entropy::system()?;
     let end = Instant::now() + MEASURED;
     let mut running = JoinSet::new();
@@ -55,70 +125,20 @@ async fn measure(name: &str, store: Arc<dyn Store>, callers: usize) -> Result<()
     while let Some(done) = running.join_next().await {
         waits.extend(done??);
     }
-    waits.sort_unstable();
-    let rate = waits.len() as f64 / MEASURED.as_secs_f64();
-    let at = |share: f64| waits.get((waits.len() as f64 * share) as usize).copied().unwrap_or_default();
-    println!("{name:6} {callers:3} callers {rate:8.0} steps/s  p50 {:9.2?}  p99 {:9.2?}", at(0.5), at(0.99));
-    Ok(())
+    Ok(Measured::new(waits, MEASURED))
 }
 
 async fn calls_until(end: Instant, store: Arc<dyn Store>, entropy: Entropy) -> Result<Vec<Duration>, Failure> {
     let mut waits = Vec::new();
     while Instant::now() < end {
-        let claim = claim(store.now(), &entropy)?;
+        let claim = call::claim(store.now(), &entropy)?;
         let begun = Instant::now();
         store.claim(&claim, None).await?;
         waits.push(begun.elapsed());
-        let settle = settle(&claim.operation, store.now(), &entropy)?;
+        let settle = call::settle(&claim.operation, store.now(), &entropy)?;
         let begun = Instant::now();
         store.write(&settle).await?;
         waits.push(begun.elapsed());
     }
     Ok(waits)
-}
-
-fn claim(now: Timestamp, entropy: &Entropy) -> Result<Change, Failure> {
-    let key = u128::from_be_bytes(entropy.bytes()).to_string();
-    let identity = Identity {
-        scope: Scope::none(),
-        route: "payments".to_owned(),
-        key: key.clone(),
-        upstream_key: Some(key.clone()),
-        source: KeySource::Client,
-        fingerprint: Fingerprint { version: 1, digest: [0; 32] },
-        session: None,
-        step: None,
-        alike: None,
-        rules: [0; 8],
-    };
-    let request = StoredRequest {
-        method: "POST".to_owned(),
-        target: "/charges".to_owned(),
-        headers: http::HeaderMap::new(),
-        body: vec![b'x'; 512].into(),
-        had_credential: false,
-    };
-    let id = OperationId::of(Scope::none().digest(), "payments", &key, None);
-    let ownership = Ownership { owner: OwnerId(entropy.bytes()), lease: HOUR, deadline: now.after(HOUR) };
-    let step = Step { now, write: WriteId(entropy.bytes()) };
-    Ok(transition::claim(id, identity, request, ownership, Opening::Sent, step)?)
-}
-
-fn settle(operation: &Operation, now: Timestamp, entropy: &Entropy) -> Result<Change, Failure> {
-    let receipt = Receipt { status: 200, headers: http::HeaderMap::new(), body: vec![b'x'; 1024].into() };
-    let settled = Settled {
-        status: 200,
-        length: 1024,
-        digest: [0; 32],
-        kept: Kept::Whole,
-        receipt_until: now.after(HOUR),
-        after_doubt: false,
-    };
-    let step = Step { now, write: WriteId(entropy.bytes()) };
-    Ok(operation.settle(Verdict::Succeeded, settled, Some(receipt), KEEP, step)?)
-}
-
-fn remove(path: &Path) -> std::io::Result<()> {
-    std::fs::remove_file(path)?;
-    std::fs::remove_file(path.with_extension("db.lock"))
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use oncegate::clock::Clock;
 use oncegate::operation::transition::Retention;
 use oncegate::operation::{OperationId, StateName};
-use oncegate::store::file::{FileStore, LockError, OpenError, SchemaError};
+use oncegate::store::file::{FileStore, LineageError, LockError, OpenError, SchemaError};
 use oncegate::store::{Claimed, Store, StoreError, Written};
 use rusqlite::Connection;
 
@@ -176,4 +176,93 @@ fn whole_lines(text: &str) -> impl Iterator<Item = &str> {
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[tokio::test]
+async fn another_file_or_an_older_one_is_not_taken_for_the_last() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.db");
+    let (first, last, lock) =
+        (directory.path().join("first"), directory.path().join("last"), directory.path().join("store.db.lock"));
+    drop(open_file(&path).unwrap());
+    fs::copy(&path, &first).unwrap();
+    let store = open_file(&path).unwrap();
+    let kept = put_settled(&store, "kept", KEPT_LONG).await;
+    drop(store);
+    fs::copy(&path, &last).unwrap();
+
+    fs::copy(&first, &path).unwrap();
+    assert!(matches!(open_file(&path), Err(OpenError::Lineage(LineageError::Older(_)))));
+    fs::remove_file(&path).unwrap();
+    for _ in 0..2 {
+        let error = open_file(&path).err().unwrap();
+        assert!(matches!(error, OpenError::Lineage(LineageError::Replaced(_))), "also on the next try: {error}");
+    }
+    let other = tempfile::tempdir().unwrap();
+    drop(open_file(&other.path().join("other.db")).unwrap());
+    fs::copy(other.path().join("other.db"), &path).unwrap();
+    assert!(matches!(open_file(&path), Err(OpenError::Lineage(LineageError::Replaced(_)))));
+
+    fs::copy(&last, &path).unwrap();
+    assert_eq!(open_file(&path).unwrap().read(kept.id).await.unwrap().unwrap().operation, kept);
+    fs::copy(&first, &path).unwrap();
+    fs::remove_file(&lock).unwrap();
+    assert_eq!(open_file(&path).unwrap().read(kept.id).await.unwrap(), None, "the loss was accepted");
+}
+
+/// As a kill leaves it: the log holds what is not in the file.
+#[tokio::test]
+async fn a_log_that_is_gone_or_damaged_is_noticed() {
+    let directory = tempfile::tempdir().unwrap();
+    let [path, log, lock] = ["store.db", "store.db-wal", "store.db.lock"].map(|name| directory.path().join(name));
+    let store = open_file(&path).unwrap();
+    let file = fs::read(&path).unwrap();
+    let begun = fs::read(&lock).unwrap();
+    for key in ["one", "two", "three"] {
+        put_settled(&store, key, KEPT_LONG).await;
+    }
+    assert_ne!(fs::read(&lock).unwrap(), begun, "the first step counts, and then one in each second");
+    let (bytes, mark) = (fs::read(&log).unwrap(), fs::read(&lock).unwrap());
+    drop(store);
+    let put_back = |log_bytes: &[u8]| {
+        fs::write(&path, &file).unwrap();
+        fs::write(&log, log_bytes).unwrap();
+        fs::write(&lock, &mark).unwrap();
+    };
+
+    put_back(&bytes);
+    fs::remove_file(&log).unwrap();
+    assert!(matches!(open_file(&path), Err(OpenError::Lineage(LineageError::Older(_)))));
+    put_back(&bytes[..32]);
+    assert!(matches!(open_file(&path), Err(OpenError::Lineage(LineageError::Older(_)))));
+    for place in [0, 100, bytes.len() / 2] {
+        let mut garbage = bytes.clone();
+        garbage[place..place + 24].fill(0x5a);
+        put_back(&garbage);
+        assert!(matches!(open_file(&path), Err(OpenError::LogDamaged(_))), "at {place}");
+    }
+    put_back(&bytes);
+    let store = open_file(&path).unwrap();
+    assert_eq!(store.list(None, 9).await.unwrap().operations.len(), 3);
+}
+
+#[tokio::test]
+async fn a_damaged_page_is_found_before_a_key_is_missed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.db");
+    let store = open_file(&path).unwrap();
+    for number in 0..20 {
+        put_settled(&store, &format!("key-{number}"), KEPT_LONG).await;
+    }
+    drop(store);
+    let whole = fs::read(&path).unwrap();
+    for (page, filler) in (0..whole.len() / 4096).flat_map(|page| [(page, 0x5a), (page, 0)]) {
+        let mut damaged = whole.clone();
+        damaged[page * 4096..][..4096].fill(filler);
+        fs::write(&path, damaged).unwrap();
+        let error = open_file(&path).err().unwrap_or_else(|| panic!("page {page} full of {filler}"));
+        assert!(matches!(error, OpenError::Schema(_) | OpenError::Lineage(_)), "{error}");
+    }
+    fs::write(&path, whole).unwrap();
+    open_file(&path).unwrap();
 }

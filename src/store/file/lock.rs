@@ -1,11 +1,14 @@
 //! Who may use the file: one process at a time.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::place::beside;
+
+/// More bytes than a mark has are none.
+const LONGEST_MARK: u64 = 256;
 
 /// Why the file is not ours.
 #[derive(Debug, thiserror::Error)]
@@ -22,13 +25,26 @@ pub enum LockError {
 #[derive(Debug)]
 pub(super) struct Lock {
     path: PathBuf,
-    _file: File,
+    file: File,
 }
 
 impl Lock {
     /// The locked file, whatever links led to it.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What the last holder left in the lock.
+    pub(super) fn read(&self) -> io::Result<String> {
+        let mut text = String::new();
+        (&self.file).seek(SeekFrom::Start(0))?;
+        (&self.file).take(LONGEST_MARK).read_to_string(&mut text)?;
+        Ok(text)
+    }
+
+    /// To write into it what the next holder shall read. It is held until all of these are closed.
+    pub(super) fn share(&self) -> io::Result<File> {
+        self.file.try_clone()
     }
 }
 
@@ -38,7 +54,7 @@ pub(super) fn take(path: &Path) -> Result<Lock, LockError> {
     let file =
         private_file(&beside(&path, ".lock")).map_err(|source| LockError::Unlockable { path: path.clone(), source })?;
     match file.try_lock() {
-        Ok(()) => Ok(Lock { path, _file: file }),
+        Ok(()) => Ok(Lock { path, file }),
         Err(TryLockError::WouldBlock) => Err(LockError::Taken(path)),
         Err(TryLockError::Error(source)) => Err(LockError::Unlockable { path, source }),
     }

@@ -6,7 +6,9 @@
 
 mod checkpoint;
 mod doubt;
+mod lineage;
 mod lock;
+mod log;
 mod place;
 mod queries;
 mod reader;
@@ -15,7 +17,7 @@ mod schema;
 mod steps;
 mod writer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,6 +29,8 @@ use crate::operation::{OperationId, Scope, StoredRequest};
 use crate::store::{Claimed, Found, History, Page, Store, StoreError, Unreadable, Written, position};
 use checkpoint::Checkpointer;
 use doubt::Doubt;
+use lineage::Lineage;
+pub use lineage::LineageError;
 pub use lock::LockError;
 use place::Place;
 use reader::Readers;
@@ -71,8 +75,15 @@ pub enum OpenError {
     Lock(#[from] LockError),
     #[error(transparent)]
     Schema(#[from] SchemaError),
+    #[error(transparent)]
+    Lineage(#[from] LineageError),
     #[error("the log of the store cannot be moved into its file")]
     Log(#[source] rusqlite::Error),
+    #[error(
+        "the log of {}, `-wal`, is damaged, and acknowledged calls in it would run again; put back a copy, or accept that \
+         with one start under durability = \"os\"", .0.display()
+    )]
+    LogDamaged(PathBuf),
     #[error("the files of the store are not where they were opened")]
     Place(#[source] std::io::Error),
     #[error("the store cannot start its threads")]
@@ -86,20 +97,38 @@ impl FileStore {
     /// Another process has the file, a newer version wrote it, or it is no store.
     pub fn open(path: &Path, settings: Settings, clock: Clock) -> Result<Self, OpenError> {
         let lock = lock::take(path)?;
-        let connection = schema::open_to_write(lock.path(), settings)?;
+        look_through_log(lock.path(), settings.durability)?;
+        let mut connection = schema::open_to_write(lock.path(), settings)?;
+        let mut lineage = Lineage::of(&connection, &lock, settings.durability)?;
+        schema::look_through(&connection)?;
+        schema::make_tables(&mut connection)?;
+        lineage.begin(&connection).map_err(SchemaError::Damaged)?;
         steps::end_leases(&connection, clock.now()).map_err(SchemaError::Damaged)?;
         checkpoint::empty_log(&connection).map_err(OpenError::Log)?;
+        lineage.begun(&lock)?;
         let doubt = Doubt::default();
         let readers = Readers::start(lock.path(), settings, doubt.clone())?;
         let pages = schema::open_durable(lock.path(), settings)?;
         let pages = Checkpointer::start(pages, doubt.clone()).map_err(OpenError::Thread)?;
         let place = Place::of(lock.path()).map_err(OpenError::Place)?;
-        let writer = Writer::start(connection, pages, place, clock.clone()).map_err(OpenError::Thread)?;
+        let writer = Writer::start(connection, pages, (place, lineage), clock.clone()).map_err(OpenError::Thread)?;
         Ok(Self { clock, timeout: settings.timeout, doubt, writer, readers, _lock: lock })
     }
 
     async fn in_time<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         tokio::time::timeout(self.timeout, answer).await.unwrap_or(Err(StoreError::Timeout))
+    }
+}
+
+/// Without an fsync for every commit a power loss leaves the end of the log in pieces, and that is no damage.
+fn look_through_log(path: &Path, durability: Durability) -> Result<(), OpenError> {
+    match (log::lacks_commits(&place::beside(path, "-wal")).map_err(OpenError::Place)?, durability) {
+        (false, _) => Ok(()),
+        (true, Durability::Fsync) => Err(OpenError::LogDamaged(path.to_owned())),
+        (true, Durability::Os) => {
+            tracing::warn!(path = %path.display(), "the last steps before a power loss are missing");
+            Ok(())
+        }
     }
 }
 

@@ -8,6 +8,8 @@ use rusqlite::{Connection, OpenFlags};
 use super::{Durability, Settings};
 
 const VERSION: i64 = 1;
+/// 64 MiB: about a quarter of a second.
+const LOOKED_THROUGH: i64 = 16_384;
 
 /// `serial` counts operations as they are created, so that new rows go to the end of each table and not to random places.
 const TABLES: &str = "
@@ -55,8 +57,13 @@ const COUNT_OPEN: &str = "
 /// Why the file's content cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SchemaError {
-    #[error("the file is not a store, or it is damaged")]
+    #[error(
+        "the file is not a store, or it is damaged; put back a copy, or move it away with all that is beside it and accept \
+         that its keys are forgotten"
+    )]
     Damaged(#[source] rusqlite::Error),
+    #[error("the file is damaged ({0}): keys may not be found in it and would run again; put back a copy")]
+    Inconsistent(String),
     #[error("a newer version wrote the store: it has format {0}, this one knows up to {VERSION}")]
     TooNew(i64),
     #[error("the file system cannot keep a write-ahead log: it has no shared memory")]
@@ -69,11 +76,10 @@ impl From<rusqlite::Error> for SchemaError {
     }
 }
 
-/// The one connection that writes; makes the tables where they are missing.
+/// The one connection that writes.
 pub(super) fn open_to_write(path: &Path, settings: Settings) -> Result<Connection, SchemaError> {
-    let mut connection = open_durable(path, settings)?;
+    let connection = open_durable(path, settings)?;
     connection.pragma_update(None, "foreign_keys", true)?;
-    make_tables(&mut connection)?;
     Ok(connection)
 }
 
@@ -118,7 +124,21 @@ fn open(path: &Path, flags: OpenFlags, Settings { timeout, .. }: Settings) -> ru
     Ok(connection)
 }
 
-fn make_tables(connection: &mut Connection) -> Result<(), SchemaError> {
+/// A key that is not found because its page is damaged would run again. Files that take longer to look through than a
+/// start may are not.
+pub(super) fn look_through(connection: &Connection) -> Result<(), SchemaError> {
+    let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0))?;
+    if pages > LOOKED_THROUGH {
+        return Ok(());
+    }
+    match connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get::<_, String>(0))?.as_str() {
+        "ok" => Ok(()),
+        damage => Err(SchemaError::Inconsistent(damage.to_owned())),
+    }
+}
+
+/// Makes the tables where they are missing.
+pub(super) fn make_tables(connection: &mut Connection) -> Result<(), SchemaError> {
     let transaction = connection.transaction()?;
     match transaction.pragma_query_value(None, "user_version", |row| row.get(0))? {
         0 => {

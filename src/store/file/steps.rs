@@ -14,6 +14,9 @@ use crate::operation::transition::Step;
 use crate::operation::{OperationId, WriteId};
 use crate::store::{Claimed, Written, record};
 
+/// Bytes, of a call with a body of some size.
+const AS_MUCH: usize = 64 << 10;
+
 pub(super) fn claim(
     connection: &Connection,
     row: &Row,
@@ -82,9 +85,9 @@ pub(super) fn remember(
     Ok(before)
 }
 
-/// A full or read-only disk shows only to somebody who writes.
+/// A full or read-only disk shows only to somebody who writes, and only if he writes as much as a call does.
 pub(super) fn ping(connection: &Connection, now: Timestamp) -> Result<(), Failure> {
-    remember(connection, ("ping", &now.to_string()), None, now).map(drop)
+    remember(connection, ("ping", &" ".repeat(AS_MUCH)), None, now).map(drop)
 }
 
 /// Ends every lease now: for a file whose lock proved that the owners are dead. Records that this version cannot read

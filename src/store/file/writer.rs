@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::checkpoint::{Checkpointer, empty_log};
 use super::doubt::{Cause, Doubt};
+use super::lineage::Lineage;
 use super::place::Place;
 use super::{Failure, ThreadEnded};
 use crate::clock::{Clock, Timestamp};
@@ -26,10 +27,15 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(connection: Connection, pages: Checkpointer, place: Place, clock: Clock) -> io::Result<Self> {
+    pub(super) fn start(
+        connection: Connection,
+        pages: Checkpointer,
+        (place, lineage): (Place, Lineage),
+        clock: Clock,
+    ) -> io::Result<Self> {
         let (steps, waiting) = mpsc::channel(BATCH);
         let doubt = pages.doubt();
-        let committer = Committer { connection, pages, place, clock, waiting, doubt };
+        let committer = Committer { connection, pages, place, lineage, clock, waiting, doubt };
         let thread = thread::Builder::new().name("store-write".into()).spawn(move || committer.run())?;
         Ok(Self { steps: Some(steps), thread: Some(thread) })
     }
@@ -63,6 +69,7 @@ struct Committer {
     connection: Connection,
     pages: Checkpointer,
     place: Place,
+    lineage: Lineage,
     clock: Clock,
     waiting: mpsc::Receiver<Box<dyn Step>>,
     doubt: Doubt,
@@ -102,10 +109,16 @@ impl Committer {
 
     fn commit(&mut self, batch: &mut [Box<dyn Step>]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let now = self.clock.now();
+        let counts = self.lineage.count(&transaction, now)?;
         for step in batch {
             step.run(&transaction, self.clock.now())?;
         }
-        transaction.commit()
+        transaction.commit()?;
+        if counts {
+            self.lineage.counted(now);
+        }
+        Ok(())
     }
 
     fn failed(&mut self, error: rusqlite::Error) -> BatchError {
@@ -207,8 +220,7 @@ mod tests {
     use rusqlite::ErrorCode;
     use rusqlite::ffi::{self, SQLITE_FULL, SQLITE_IOERR_FSYNC};
 
-    use super::super::place::beside;
-    use super::super::{Durability, Settings, schema};
+    use super::super::{Durability, Settings, lock, schema};
     use super::*;
 
     #[tokio::test]
@@ -251,11 +263,13 @@ mod tests {
         let path = directory.path().join("store.db");
         drop(Connection::open(&path).unwrap());
         let settings = Settings { timeout: Duration::from_secs(1), durability: Durability::Fsync };
-        let connection = schema::open_to_write(&path, settings).unwrap();
+        let mut connection = schema::open_to_write(&path, settings).unwrap();
+        schema::make_tables(&mut connection).unwrap();
+        let lock = lock::take(&path).unwrap();
+        let lineage = Lineage::of(&connection, &lock, settings.durability).unwrap();
         let pages = Checkpointer::start(schema::open_durable(&path, settings).unwrap(), Doubt::default()).unwrap();
-        std::fs::write(beside(&path, ".lock"), "").unwrap();
         let place = Place::of(&path).unwrap();
-        (directory, Writer::start(connection, pages, place, Clock::system()).unwrap())
+        (directory, Writer::start(connection, pages, (place, lineage), Clock::system()).unwrap())
     }
 
     async fn note(writer: &Writer, name: &'static str) -> Result<(), StoreError> {
@@ -271,7 +285,7 @@ mod tests {
 
     fn notes(directory: &tempfile::TempDir) -> Vec<String> {
         let file = Connection::open(directory.path().join("store.db")).unwrap();
-        let mut select = file.prepare("SELECT name FROM notes ORDER BY name").unwrap();
+        let mut select = file.prepare("SELECT name FROM notes WHERE name <> 'lineage' ORDER BY name").unwrap();
         select.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ pub struct Settings {
     route: String,
     more: String,
     environment: Vec<(&'static str, String)>,
+    /// Begins the command line.
+    wrapper: Vec<String>,
 }
 
 impl Settings {
@@ -40,6 +43,7 @@ impl Settings {
             route: "[[routes]]\nname = 'payments'\nmatch.path = '/'\nupstream = 'payments'\n".to_owned(),
             more: String::new(),
             environment: Vec::new(),
+            wrapper: Vec::new(),
         }
     }
 
@@ -76,6 +80,15 @@ impl Settings {
         self
     }
 
+    /// A small file system in memory at `place`, which only the gateway sees; others by [`Gateway::view`].
+    pub fn on_small_disk(mut self, place: &Path) -> Self {
+        let mount = "mount -t tmpfs -o size=512k none \"$0\" && exec \"$@\"";
+        let wrapper = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount];
+        self.wrapper = wrapper.map(str::to_owned).into();
+        self.wrapper.push(place.display().to_string());
+        self.environment("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
+    }
+
     /// Starts a gateway; returns when it is ready.
     pub fn start(&self, ground: &Ground) -> Gateway {
         self.start_on(&ground.url())
@@ -109,8 +122,10 @@ impl Settings {
 
     fn spawn(&self, directory: &TempDir) -> Process {
         let log = File::options().create(true).append(true).open(directory.path().join("log")).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
-        command.args(["serve", "--config", "gateway.toml"]).current_dir(directory.path());
+        let gateway = [env!("CARGO_BIN_EXE_oncegate"), "serve", "--config", "gateway.toml"];
+        let mut words = self.wrapper.iter().map(String::as_str).chain(gateway);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).current_dir(directory.path());
         command.env_clear().envs(self.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         Process(command.spawn().unwrap())
@@ -216,6 +231,12 @@ impl Gateway {
 
     pub fn log(&self) -> String {
         log(&self.directory)
+    }
+
+    /// What the gateway sees at `path`.
+    pub fn view(&self, path: &Path) -> PathBuf {
+        let root = format!("/proc/{}/root", self.process.0.id());
+        Path::new(&root).join(path.strip_prefix("/").unwrap())
     }
 
     /// As `kill -9` does it.

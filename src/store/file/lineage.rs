@@ -1,0 +1,157 @@
+//! Whether the file is the one that was used here last.
+//!
+//! A file that was removed, replaced by another or put back from an old copy lacks calls that were acknowledged, and they
+//! would run again; so does one whose log was removed. So a generation is counted up in the file, at each start and once a
+//! second while it is written, and then in the lock beside it.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::lock::Lock;
+use super::{Durability, OpenError, SchemaError};
+use crate::clock::Timestamp;
+use crate::entropy::Entropy;
+
+const NAME: &str = "lineage";
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Which file it is, and how far it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    id: u64,
+    generation: u64,
+}
+
+/// Why the file is not taken for the one that was used last.
+#[derive(Debug, thiserror::Error)]
+pub enum LineageError {
+    #[error("{}", told(.0, "is another file than the one that was used here last"))]
+    Replaced(PathBuf),
+    #[error("{}", told(.0, "is an older copy of the file that was used here last"))]
+    Older(PathBuf),
+    #[error("the mark beside {} cannot be read or written", path.display())]
+    Unmarked { path: PathBuf, source: io::Error },
+    #[error("the system gives no randomness for the mark of a new file")]
+    Entropy(#[from] rand::rngs::SysError),
+}
+
+fn told(path: &Path, what: &str) -> String {
+    let path = path.display();
+    format!(
+        "{path} {what}: calls may be missing in it and would run again; put the last one back, or accept that and remove {path}.lock"
+    )
+}
+
+/// The count, as the thread that writes keeps it.
+pub(super) struct Lineage {
+    mark: Mark,
+    lock: File,
+    counted: Timestamp,
+    /// Where a power loss may take a commit, the lock must not know of it.
+    stands: bool,
+}
+
+impl Lineage {
+    /// Before anything is written: the file must be the one that the lock knows.
+    pub(super) fn of(connection: &Connection, lock: &Lock, durability: Durability) -> Result<Self, OpenError> {
+        let mark = match (read_beside(lock)?, read_within(connection)?) {
+            (None, None) => Mark { id: u64::from_be_bytes(new_id()?), generation: 0 },
+            (None, Some(held)) => held,
+            (Some(last), Some(held)) if last.id != held.id => return Err(replaced(lock).into()),
+            (Some(last), Some(held)) if last.generation > held.generation => {
+                return Err(LineageError::Older(lock.path().to_owned()).into());
+            }
+            (Some(_), Some(held)) => held,
+            (Some(_), None) => return Err(replaced(lock).into()),
+        };
+        let unmarked = |source| LineageError::Unmarked { path: lock.path().to_owned(), source };
+        let file = lock.share().map_err(unmarked)?;
+        Ok(Self { mark, lock: file, counted: Timestamp(0), stands: durability == Durability::Os })
+    }
+
+    /// Counts up in the file, whatever the time is.
+    pub(super) fn begin(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        self.mark = self.mark.next();
+        write_within(connection, self.mark)
+    }
+
+    /// Counts up in the lock, once the file has it for good.
+    pub(super) fn begun(&self, lock: &Lock) -> Result<(), LineageError> {
+        let unmarked = |source| LineageError::Unmarked { path: lock.path().to_owned(), source };
+        self.write_beside().and_then(|()| self.lock.sync_all()).map_err(unmarked)
+    }
+
+    /// Counts up in a transaction, if a second is over.
+    pub(super) fn count(&mut self, connection: &Connection, now: Timestamp) -> rusqlite::Result<bool> {
+        if self.stands || now.since(self.counted) < EVERY {
+            return Ok(false);
+        }
+        write_within(connection, self.mark.next()).map(|()| true)
+    }
+
+    /// After the commit of what was counted.
+    pub(super) fn counted(&mut self, now: Timestamp) {
+        (self.mark, self.counted) = (self.mark.next(), now);
+        if let Err(error) = self.write_beside() {
+            tracing::warn!(%error, "the mark beside the store cannot be written");
+        }
+    }
+
+    fn write_beside(&self) -> io::Result<()> {
+        self.lock.write_all_at(self.mark.to_string().as_bytes(), 0)
+    }
+}
+
+fn replaced(lock: &Lock) -> LineageError {
+    LineageError::Replaced(lock.path().to_owned())
+}
+
+fn new_id() -> Result<[u8; 8], LineageError> {
+    Ok(Entropy::system()?.bytes())
+}
+
+impl Mark {
+    fn next(self) -> Self {
+        Self { generation: self.generation.saturating_add(1), ..self }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (id, generation) = text.trim().split_once(' ')?;
+        Some(Self { id: u64::from_str_radix(id, 16).ok()?, generation: generation.parse().ok()? })
+    }
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:016x} {:020}", self.id, self.generation)
+    }
+}
+
+/// An older version, or somebody who accepts a loss, leaves none.
+fn read_beside(lock: &Lock) -> Result<Option<Mark>, LineageError> {
+    let unmarked = |source| LineageError::Unmarked { path: lock.path().to_owned(), source };
+    match lock.read().map_err(unmarked)?.as_str() {
+        "" => Ok(None),
+        text => Mark::parse(text).map(Some).ok_or_else(|| unmarked(io::ErrorKind::InvalidData.into())),
+    }
+}
+
+/// A file without tables is new.
+fn read_within(connection: &Connection) -> Result<Option<Mark>, SchemaError> {
+    if connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))? == 0 {
+        return Ok(None);
+    }
+    let read = connection.query_row("SELECT value FROM notes WHERE name = ?1", [NAME], |row| row.get::<_, String>(0));
+    Ok(read.optional()?.as_deref().and_then(Mark::parse))
+}
+
+fn write_within(connection: &Connection, mark: Mark) -> rusqlite::Result<()> {
+    let mut replace = connection.prepare_cached("REPLACE INTO notes (name, value) VALUES (?1, ?2)")?;
+    replace.execute([NAME, &mark.to_string()]).map(drop)
+}
