@@ -1,10 +1,11 @@
 //! Time for everything that is stored or compared across processes.
 //!
 //! Owns the wall clock: it is read once, at start, and from then on moves with tokio's monotonic clock. A step of the
-//! system clock therefore never changes a wait, and a paused test moves both clocks together.
+//! system clock therefore never changes a wait, and a paused test moves both clocks together. What the system knows of
+//! time beyond the life of a process is how long it has been up.
 
-use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{fmt, fs};
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -58,5 +59,29 @@ impl Clock {
 
     pub fn now(&self) -> Timestamp {
         self.wall.after(self.start.elapsed())
+    }
+}
+
+/// How long the machine has been up. No step of its wall clock moves that, and it goes on while processes come and go
+/// and while the machine is suspended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uptime {
+    /// Names this life of the machine.
+    pub boot: String,
+    pub elapsed: Duration,
+}
+
+impl Uptime {
+    /// `None` where the system does not tell; Linux does.
+    pub fn read() -> Option<Self> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
+        let uptime = fs::read_to_string("/proc/uptime").ok()?;
+        let seconds = uptime.split_ascii_whitespace().next()?.parse().ok()?;
+        Some(Self { boot, elapsed: Duration::try_from_secs_f64(seconds).ok()? })
+    }
+
+    /// What has passed since `earlier`, if that was in the same life of the machine.
+    pub fn since(&self, earlier: &Self) -> Option<Duration> {
+        if self.boot == earlier.boot { self.elapsed.checked_sub(earlier.elapsed) } else { None }
     }
 }

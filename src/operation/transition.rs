@@ -292,6 +292,14 @@ impl Operation {
         self.state.name() == StateName::Unknown && self.sender == Some(sender)
     }
 
+    /// Nobody knows any more how long ago it was sent, so that no upstream is relied on to remember its key; no event, for
+    /// no state changes. `None` if it was not sent.
+    pub fn forget_when_sent(&self, step: Step) -> Option<Change> {
+        self.first_sent_at?;
+        let next = Self { first_sent_at: Some(Timestamp(0)), ..self.clone() };
+        Some(unmarked(revised(next, step), Some(self.fence)))
+    }
+
     /// An answer that came when the record had moved on: an event, and nothing else changes. `None` once enough were told.
     pub fn tell_late(&self, answer: LateAnswer, step: Step) -> Option<Change> {
         if self.late_answers >= MAX_LATE_ANSWERS {

@@ -5,6 +5,7 @@
 
 mod acceptance;
 mod broken_disk;
+mod clocks;
 mod crash_points;
 mod crashes;
 #[allow(dead_code, reason = "what only the other suites need")]

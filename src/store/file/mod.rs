@@ -15,6 +15,7 @@ mod reader;
 mod row;
 mod schema;
 mod steps;
+mod time;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -91,7 +92,8 @@ pub enum OpenError {
 }
 
 impl FileStore {
-    /// Opens the file, or makes it, readable by its owner only. Leases of an earlier life end here.
+    /// Opens the file, or makes it, readable by its owner only. Leases of an earlier life end here, and the store's time
+    /// goes on from where it was: `clock` is what the machine says of it.
     ///
     /// # Errors
     /// Another process has the file, a newer version wrote it, or it is no store.
@@ -103,6 +105,7 @@ impl FileStore {
         schema::look_through(&connection)?;
         schema::make_tables(&mut connection)?;
         lineage.begin(&connection).map_err(SchemaError::Damaged)?;
+        let clock = time::resume(&connection, clock).map_err(SchemaError::Damaged)?;
         steps::end_leases(&connection, clock.now()).map_err(SchemaError::Damaged)?;
         checkpoint::empty_log(&connection).map_err(OpenError::Log)?;
         lineage.begun(&lock)?;

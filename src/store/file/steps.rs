@@ -129,7 +129,7 @@ fn insert(connection: &Connection, row: &Row) -> rusqlite::Result<i64> {
     })
 }
 
-fn update(connection: &Connection, row: &Row) -> rusqlite::Result<i64> {
+pub(super) fn update(connection: &Connection, row: &Row) -> rusqlite::Result<i64> {
     let mut update = connection.prepare_cached(
         "UPDATE operations
          SET record = :record, due = :due, expires = :expires, alike = :alike, alike_until = :alike_until,

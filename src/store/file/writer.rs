@@ -14,7 +14,7 @@ use super::checkpoint::{Checkpointer, empty_log};
 use super::doubt::{Cause, Doubt};
 use super::lineage::Lineage;
 use super::place::Place;
-use super::{Failure, ThreadEnded};
+use super::{Failure, ThreadEnded, time};
 use crate::clock::{Clock, Timestamp};
 use crate::store::StoreError;
 
@@ -35,7 +35,8 @@ impl Writer {
     ) -> io::Result<Self> {
         let (steps, waiting) = mpsc::channel(BATCH);
         let doubt = pages.doubt();
-        let committer = Committer { connection, pages, place, lineage, clock, waiting, doubt };
+        let times = time::Notes::default();
+        let committer = Committer { connection, pages, place, lineage, clock, times, waiting, doubt };
         let thread = thread::Builder::new().name("store-write".into()).spawn(move || committer.run())?;
         Ok(Self { steps: Some(steps), thread: Some(thread) })
     }
@@ -71,6 +72,7 @@ struct Committer {
     place: Place,
     lineage: Lineage,
     clock: Clock,
+    times: time::Notes,
     waiting: mpsc::Receiver<Box<dyn Step>>,
     doubt: Doubt,
 }
@@ -111,8 +113,12 @@ impl Committer {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let now = self.clock.now();
         let counts = self.lineage.count(&transaction, now)?;
+        let changes = transaction.total_changes();
         for step in batch {
             step.run(&transaction, self.clock.now())?;
+        }
+        if transaction.total_changes() > changes {
+            self.times.keep(&transaction, now)?;
         }
         transaction.commit()?;
         if counts {

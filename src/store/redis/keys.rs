@@ -91,6 +91,11 @@ impl Keys {
         key
     }
 
+    /// What a fleet knows of time.
+    pub(super) fn clock(&self) -> String {
+        format!("oncegate:{{{}}}:clock", self.namespace)
+    }
+
     pub(super) fn probe(&self) -> String {
         format!("oncegate:{{{}}}:probe", self.namespace)
     }

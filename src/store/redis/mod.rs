@@ -10,6 +10,7 @@ mod connection;
 mod epoch;
 mod failure;
 mod fitness;
+mod fleet_time;
 mod keeper;
 mod keys;
 mod line;
@@ -38,10 +39,11 @@ pub use self::fitness::OpenError;
 
 use self::connection::Connection;
 use self::epoch::Epoch;
+use self::fleet_time::{FleetTime, Shift};
 use self::keeper::Terms;
 use self::keys::{Index, Keys, Part};
 use self::replies::Claiming;
-use self::scripts::{CLAIM, Call, REMEMBER, Request, WRITE};
+use self::scripts::{CLAIM, Call, REMEMBER, Request, TIME, WRITE};
 use self::wire::Wiring;
 use crate::clock::{Timestamp, millis};
 use crate::crash_point::{self, Point};
@@ -59,6 +61,7 @@ const LEFTOVER: Duration = Duration::from_millis(2);
 /// Operations in a Redis server, under one namespace. Stays on the runtime it was made on.
 pub struct RedisStore {
     connection: Connection,
+    time: FleetTime,
     epoch: Arc<Epoch>,
     keys: Keys,
     entropy: Entropy,
@@ -119,7 +122,28 @@ impl RedisStore {
         let terms = Terms { wiring, timeout, entropy: entropy.clone(), epoch: Arc::clone(&epoch) };
         let connection = Connection::open(url.layout, terms, &sentinels).await?;
         let instance = entropy.bytes();
-        Ok(Self { connection, epoch, keys: Keys::new(&namespace), entropy, instance })
+        let time = FleetTime::default();
+        let store = Self { connection, time, epoch, keys: Keys::new(&namespace), entropy, instance };
+        if let Err(error) = store.keep_time().await {
+            tracing::debug!(%error, "the fleet's time is not known yet");
+        }
+        Ok(store)
+    }
+
+    /// Compares clocks with the fleet. A jump of the server's that it does not know of yet is told to it.
+    async fn keep_time(&self) -> Result<(), StoreError> {
+        if let Some(shift) = self.ask_time(None).await? {
+            self.ask_time(Some(shift)).await?;
+        }
+        Ok(())
+    }
+
+    async fn ask_time(&self, shift: Option<Shift>) -> Result<Option<Shift>, StoreError> {
+        let asked = Instant::now();
+        let call = TIME.call(1, 64).with(self.keys.clock()).with_optional(self.time.known(self.connection.now()));
+        let call = call.with_optional(shift.map(|shift| shift.found)).with_optional(shift.map(|shift| shift.wanted));
+        let said = self.connection.ask(self.connection.deadline(), &call.into(), replies::fleet_time).await?;
+        Ok(self.time.heed(said, self.connection.now(), asked.elapsed()))
     }
 
     async fn claim_once(
@@ -246,7 +270,7 @@ impl RedisStore {
 #[async_trait]
 impl Store for RedisStore {
     fn now(&self) -> Timestamp {
-        self.connection.now()
+        self.time.now(self.connection.now())
     }
 
     async fn claim(&self, change: &Change, past: Option<OperationId>) -> Result<Claimed, StoreError> {
@@ -310,6 +334,7 @@ impl Store for RedisStore {
     }
 
     async fn due(&self, limit: usize) -> Result<Vec<OperationId>, StoreError> {
+        self.keep_time().await?;
         self.sweep_due(limit).await
     }
 

@@ -2,9 +2,11 @@
 
 use redis::Value;
 
+use crate::clock::Timestamp;
 use crate::operation::{Operation, OperationId, StoredRequest, WriteId};
 use crate::store::record;
 use crate::store::redis::failure::Failure;
+use crate::store::redis::fleet_time::Said;
 use crate::store::{Found, History, Written};
 
 type Read<T> = Result<T, Failure>;
@@ -79,6 +81,17 @@ pub(super) fn remembered(reply: Value, write: WriteId) -> Read<Option<String>> {
             [Value::BulkString(before)] => text(before).map(|before| Some(before.to_owned())),
             _ => Err(Failure::Garbage),
         },
+        _ => Err(Failure::Garbage),
+    }
+}
+
+pub(super) fn fleet_time(reply: Value) -> Read<Said> {
+    let time = |number: i64| u64::try_from(number).map(Timestamp).map_err(|_| Failure::Garbage);
+    match list(&reply)? {
+        [Value::Int(server), Value::Int(offset), Value::Int(reached)] => {
+            let reached = Some(time(*reached)?).filter(|reached| reached.0 > 0);
+            Ok(Said { server: time(*server)?, offset: *offset, reached })
+        }
         _ => Err(Failure::Garbage),
     }
 }

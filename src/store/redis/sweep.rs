@@ -13,7 +13,7 @@ use crate::store::redis::keys::{Index, Part};
 use crate::store::redis::replies;
 use crate::store::redis::scripts::{PURGE, Request};
 use crate::store::redis::{RedisStore, member_of_open};
-use crate::store::{Page, StoreError, record};
+use crate::store::{Page, Store, StoreError, record};
 
 /// How long a gateway has its turn, in milliseconds: nearly as long as the time between two sweeps.
 const TURN: u64 = 900;
@@ -35,7 +35,7 @@ impl RedisStore {
             return Ok(Vec::new());
         }
         self.keep_epoch(deadline).await?;
-        let now = self.connection.now();
+        let now = self.now();
         let request = self.over_buckets(|command| {
             command.arg(0).arg(now.0).arg("WITHSCORES").arg("LIMIT").arg(0).arg(limit);
         });
@@ -51,7 +51,7 @@ impl RedisStore {
         if !self.take_turn("purge", deadline).await? {
             return Ok(0);
         }
-        let now = self.connection.now();
+        let now = self.now();
         let request = self.over_buckets(|command| {
             command.arg(format!("-{now}")).arg("(0").arg("LIMIT").arg(0).arg(limit);
         });
@@ -95,11 +95,32 @@ impl RedisStore {
 
     /// Whether this gateway has the turn, now or still.
     async fn take_turn(&self, work: &str, deadline: Instant) -> Result<bool, StoreError> {
+        let turn = self.keys.turn(work);
         let mut command = Cmd::new();
-        command.arg("SET").arg(self.keys.turn(work)).arg(&self.instance[..]);
+        command.arg("SET").arg(&turn).arg(&self.instance[..]);
         command.arg("NX").arg("GET").arg("PX").arg(TURN);
         let is_ours = |reply| replies::bulk_or_nil(&reply).map(|holder| holder.is_none_or(|id| id == self.instance));
-        self.connection.ask(deadline, &Request::One(command), is_ours).await
+        let has_turn = self.connection.ask(deadline, &Request::One(command), is_ours).await?;
+        if !has_turn {
+            self.end_long_turn(&turn, deadline).await?;
+        }
+        Ok(has_turn)
+    }
+
+    /// The clock of a server may have gone back since a turn was taken, which would last for as long as it went.
+    async fn end_long_turn(&self, turn: &str, deadline: Instant) -> Result<(), StoreError> {
+        let mut command = Cmd::new();
+        command.arg("PTTL").arg(turn);
+        let is_long = |reply: Value| match reply {
+            Value::Int(left) => Ok(u64::try_from(left).is_ok_and(|left| left > TURN)),
+            _ => Err(Failure::Garbage),
+        };
+        if self.connection.ask(deadline, &Request::One(command), is_long).await? {
+            let mut command = Cmd::new();
+            command.arg("DEL").arg(turn);
+            self.connection.ask(deadline, &Request::One(command), replies::number).await?;
+        }
+        Ok(())
     }
 
     /// Raises the count of the epoch and looks for its markers. A full server does not take the count and is no reason

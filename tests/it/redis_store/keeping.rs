@@ -175,7 +175,8 @@ fn counts(calls: &[(&str, u64)]) -> HashMap<String, u64> {
 /// All but those of the epoch, which stay for ever.
 fn keys(server: &RedisServer) -> Vec<String> {
     let keys: Vec<String> = say(server, &["KEYS", "*"]);
-    keys.into_iter().filter(|key| !key.ends_with(":epoch") && !key.ends_with("}:m")).collect()
+    let is_of_the_fleet = |key: &String| [":epoch", "}:m", ":clock"].iter().any(|end| key.ends_with(end));
+    keys.into_iter().filter(|key| !is_of_the_fleet(key)).collect()
 }
 
 fn key_of(part: &str, id: OperationId) -> String {

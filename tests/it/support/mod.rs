@@ -14,6 +14,7 @@ pub mod script;
 pub mod stored;
 pub mod stores;
 pub mod upstream;
+pub mod wall_clock;
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -25,6 +25,8 @@ pub struct RedisServer {
 enum Kind {
     /// A server with arguments of its own, the last word on each.
     Server(Vec<String>),
+    /// A server with variables of its own.
+    Within(Vec<(&'static str, String)>),
     /// A sentinel with the lines of its file.
     Sentinel(String),
 }
@@ -40,6 +42,11 @@ impl RedisServer {
     pub fn with(arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         Self::run(Kind::Server(arguments), tempfile::tempdir().unwrap())
+    }
+
+    /// With variables beside those of the test.
+    pub fn within(environment: impl IntoIterator<Item = (&'static str, String)>) -> Self {
+        Self::run(Kind::Within(environment.into_iter().collect()), tempfile::tempdir().unwrap())
     }
 
     /// A sentinel that has these lines to begin with.
@@ -156,10 +163,8 @@ fn try_start(port: u16, kind: &Kind, directory: &TempDir) -> Option<Process> {
 fn command(port: u16, kind: &Kind, directory: &TempDir) -> Command {
     let mut command = Command::new("redis-server");
     match kind {
-        Kind::Server(arguments) => command
-            .args(["--save", "", "--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction"])
-            .args(["--enable-debug-command", "yes", "--port", &port.to_string()])
-            .args(arguments),
+        Kind::Server(arguments) => as_store(&mut command, port).args(arguments),
+        Kind::Within(environment) => as_store(&mut command, port).envs(environment.iter().cloned()),
         Kind::Sentinel(lines) => {
             let file = directory.path().join("sentinel.conf");
             if !file.exists() {
@@ -170,6 +175,12 @@ fn command(port: u16, kind: &Kind, directory: &TempDir) -> Command {
     };
     command.args(["--bind", "127.0.0.1", "--logfile", "log", "--dir"]).arg(directory.path()).stdout(Stdio::null());
     command
+}
+
+fn as_store(command: &mut Command, port: u16) -> &mut Command {
+    command
+        .args(["--save", "", "--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction"])
+        .args(["--enable-debug-command", "yes", "--port", &port.to_string()])
 }
 
 /// Whether it is this process that answers: another test's server may have taken the port first.
