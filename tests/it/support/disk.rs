@@ -119,7 +119,9 @@ impl Disk {
 
     fn after_power_loss(&self, name: &str, leaves: Leaves, entropy: &Entropy) -> Option<Vec<u8>> {
         let survives = |leaves| matches!(leaves, Leaves::Some) && entropy.up_to(1) == 0;
-        if !self.synced(name, ".entry").exists() && !survives(leaves) {
+        // A file whose removal was synced does not come back.
+        let is_new = self.live(name).exists() && survives(leaves);
+        if !self.synced(name, ".entry").exists() && !is_new {
             return None;
         }
         let read = |path: PathBuf| fs::read(path).unwrap_or_default();
