@@ -141,9 +141,9 @@ impl Lane {
         } else {
             self.prepare(Some(death));
             let free_from = Instant::now();
-            let status = self.gateway.restart_to_its_end();
+            let status = self.gateway.restart_to_its_end(DYING);
             freed_after.push(free_from.elapsed().saturating_sub(self.start_took));
-            Some(status)
+            status
         };
         let killed = status.is_some_and(|status| status.signal() == Some(SIGKILL));
         self.kills += usize::from(killed);

@@ -256,12 +256,12 @@ impl Gateway {
         self.settings.environment.extend(value.map(|value| (name, value)));
     }
 
-    /// As `restart`, for a process that may end before it is ready. Returns when it has ended, and how.
-    pub fn restart_to_its_end(&mut self) -> ExitStatus {
+    /// As `restart`, for a process that may end before it is ready. How it ended, if it does within `patience`.
+    pub fn restart_to_its_end(&mut self, patience: Duration) -> Option<ExitStatus> {
         loop {
             self.ports = self.settings.write(&self.directory);
             self.process = self.settings.spawn(&self.directory);
-            let status = self.exit();
+            let status = self.exit_within(patience);
             if !self.log().contains("cannot listen") {
                 return status;
             }
