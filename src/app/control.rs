@@ -21,7 +21,7 @@ use crate::server::body::ResponseBody;
 use crate::server::health::{Health, Readiness};
 use crate::server::listener::{Listener, Peer};
 use crate::store::Store;
-use crate::worker::{rules, sweep};
+use crate::worker::{rules, space, sweep};
 
 /// Connections of operators and probes: they never wait behind agents.
 const PLACES: usize = 256;
@@ -61,6 +61,7 @@ impl Control {
             async move { admin.answer(&head, &peer).await }
         })?);
         tasks.spawn(sweep::sweep(Arc::clone(engine), common.stop.clone()));
+        tasks.spawn(space::watch(Arc::clone(engine), common.stop.clone()));
         tasks.spawn(rules::compare(Arc::clone(engine)));
         Ok(Self { readiness, store: Arc::clone(engine.store()), signals: Signals::listen()?, stop, tasks })
     }

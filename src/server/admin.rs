@@ -139,15 +139,27 @@ impl AdminState {
         store_problem(error)
     }
 
+    async fn space(&self) -> Option<SpaceReport> {
+        let space = self.store.space().await.ok()??;
+        Some(SpaceReport { used: space.used, limit: space.limit, share: (space.share() * 1000.0).round() / 1000.0 })
+    }
+
     async fn status(&self) -> Response<ResponseBody> {
         let health = store_health(self.store.as_ref()).await;
         let report = Report {
             version: env!("CARGO_PKG_VERSION"),
-            store: StoreReport { kind: self.store_kind, health },
+            store: StoreReport { kind: self.store_kind, health, space: self.space().await },
             process: self.status.snapshot(),
         };
         respond::json(StatusCode::OK, &report)
     }
+}
+
+#[derive(Serialize)]
+struct SpaceReport {
+    used: u64,
+    limit: u64,
+    share: f64,
 }
 
 #[derive(Serialize)]
@@ -195,6 +207,9 @@ struct StoreReport {
     kind: &'static str,
     #[serde(flatten)]
     health: StoreHealth,
+    /// Absent where there is no limit, or the store does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    space: Option<SpaceReport>,
 }
 
 fn check_local(headers: &HeaderMap, peer: &Peer) -> Result<(), Problem> {

@@ -112,6 +112,21 @@ impl Page {
     }
 }
 
+/// How much of its space a store has used, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    pub used: u64,
+    /// Beyond it nothing is written.
+    pub limit: u64,
+}
+
+impl Space {
+    /// The used part of all, from 0 to 1.
+    pub fn share(self) -> f64 {
+        if self.limit == 0 { 1.0 } else { self.used as f64 / self.limit as f64 }
+    }
+}
+
 /// Why a store did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -207,6 +222,11 @@ pub trait Store: Send + Sync + 'static {
     /// An operator's word that a store which has lost its memory is to be used again; false if it has lost nothing.
     async fn accept_loss(&self) -> Result<bool, StoreError> {
         Ok(false)
+    }
+
+    /// How full it is, where it has a limit that can be known.
+    async fn space(&self) -> Result<Option<Space>, StoreError> {
+        Ok(None)
     }
 
     /// Asks the store whether it would take a write now.

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use oncegate::clock::Clock;
 use oncegate::operation::transition::Retention;
-use oncegate::operation::{OperationId, StateName};
+use oncegate::operation::{OperationId, Scope, StateName};
 use oncegate::store::file::{FileStore, LineageError, LockError, OpenError, SchemaError};
 use oncegate::store::{Claimed, Store, StoreError, Written};
 use rusqlite::Connection;
 
+use crate::support::lives;
 use crate::support::operations::*;
 use crate::support::stores::{open_file, patient};
 
@@ -47,6 +48,49 @@ async fn only_its_owner_can_read_the_store() {
     for file in files {
         assert_eq!(mode(&file), 0o600, "{}", file.display());
     }
+}
+
+#[tokio::test]
+async fn when_all_is_over_no_row_is_left_and_its_space_is_used_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.db");
+    let mut sizes = Vec::new();
+    for _ in 0..3 {
+        let store = open_file(&path).unwrap();
+        past(&store, lives::live(&store).await).await;
+        lives::purge(&store).await;
+        drop(store);
+        sizes.push(fs::metadata(&path).unwrap().len());
+        let file = Connection::open(&path).unwrap();
+        for table in ["operations", "receipts", "requests", "events", "notes WHERE until IS NOT NULL"] {
+            let count = format!("SELECT count(*) FROM {table}");
+            assert_eq!(file.query_row(&count, [], |row| row.get::<_, i64>(0)).unwrap(), 0, "{table}");
+        }
+    }
+    assert!(sizes[2] <= sizes[0], "{sizes:?}");
+}
+
+#[tokio::test]
+async fn a_file_without_a_count_of_the_unfinished_is_used_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.db");
+    let store = open_file(&path).unwrap();
+    let before = put_unknown(&store, claim(&store, "before")).await;
+    drop(store);
+    let older = "DROP INDEX operations_open; ALTER TABLE operations DROP COLUMN open;";
+    Connection::open(&path).unwrap().execute_batch(older).unwrap();
+    let store = open_file(&path).unwrap();
+    assert_eq!(store.read(before.id).await.unwrap().unwrap().operation, before);
+    won(&store, claim(&store, "after")).await;
+    assert_eq!(store.count_open(&Scope::none()).await.unwrap(), 1, "what is written from now on is counted");
+}
+
+#[tokio::test]
+async fn it_says_what_it_has_taken_of_its_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open_file(&directory.path().join("store.db")).unwrap();
+    let space = store.space().await.unwrap().unwrap();
+    assert!(space.used >= 4096 && space.limit > space.used, "{space:?}");
 }
 
 #[tokio::test]

@@ -59,6 +59,7 @@ macro_rules! keeps_the_contract {
                 retention::a_receipt_ends_before_its_tombstone
                 retention::a_record_that_ended_leaves_nothing
                 retention::a_new_run_takes_the_end_of_life_away
+                retention::what_is_over_leaves_nothing
                 retention::purging_leaves_what_lives
                 open::what_is_unfinished_is_counted_until_it_ends
                 open::a_new_run_counts_again

@@ -27,7 +27,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::crash_point::{self, Point};
 use crate::operation::transition::Change;
 use crate::operation::{OperationId, Scope, StoredRequest};
-use crate::store::{Claimed, Found, History, Page, Store, StoreError, Unreadable, Written, position};
+use crate::store::{Claimed, Found, History, Page, Space, Store, StoreError, Unreadable, Written, position};
 use checkpoint::Checkpointer;
 use doubt::Doubt;
 use lineage::Lineage;
@@ -49,7 +49,7 @@ pub struct FileStore {
     writer: Writer,
     readers: Readers,
     // Dropped last: nobody else may open the file while a thread still uses it.
-    _lock: lock::Lock,
+    lock: lock::Lock,
 }
 
 /// How the file is used.
@@ -115,7 +115,7 @@ impl FileStore {
         let pages = Checkpointer::start(pages, doubt.clone()).map_err(OpenError::Thread)?;
         let place = Place::of(lock.path()).map_err(OpenError::Place)?;
         let writer = Writer::start(connection, pages, (place, lineage), clock.clone()).map_err(OpenError::Thread)?;
-        Ok(Self { clock, timeout: settings.timeout, doubt, writer, readers, _lock: lock })
+        Ok(Self { clock, timeout: settings.timeout, doubt, writer, readers, lock })
     }
 
     async fn in_time<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
@@ -191,6 +191,12 @@ impl Store for FileStore {
         let (name, value) = (name.to_owned(), value.to_owned());
         let step = move |connection: &_, now| steps::remember(connection, (&name, &value), until, now);
         self.in_time(self.writer.step(step)).await
+    }
+
+    /// Its own files, and what the file system has left for them.
+    async fn space(&self) -> Result<Option<Space>, StoreError> {
+        let path = self.lock.path().to_owned();
+        self.in_time(self.readers.ask(move |_| Ok(Some(place::space(&path)?)))).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

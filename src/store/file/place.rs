@@ -8,6 +8,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::store::{Space, StoreError};
+
 /// What SQLite and the lock keep at the path.
 const ENDINGS: [&str; 4] = ["", "-wal", "-shm", ".lock"];
 
@@ -39,6 +41,15 @@ impl Inode {
     fn at(path: &Path) -> io::Result<Self> {
         path.metadata().map(|found| Self { device: found.dev(), number: found.ino() })
     }
+}
+
+/// How much of what its file system has for it a store has taken.
+pub(super) fn space(path: &Path) -> Result<Space, StoreError> {
+    let refused = |error: io::Error| StoreError::Refused(format!("its files cannot be measured: {error}"));
+    let sizes = ENDINGS.map(|ending| beside(path, ending).metadata().map(|found| found.len()));
+    let used = sizes.into_iter().sum::<io::Result<u64>>().map_err(refused)?;
+    let system = rustix::fs::statvfs(path).map_err(|error| refused(error.into()))?;
+    Ok(Space { used, limit: used.saturating_add(system.f_bavail.saturating_mul(system.f_frsize)) })
 }
 
 /// The name of the file with `ending` behind it.

@@ -52,9 +52,11 @@ use crate::operation::transition::{Change, RequestChange};
 use crate::operation::{Alike, Operation, OperationId, Scope, StoredRequest, WriteId};
 use crate::redis_url::RedisUrl;
 use crate::store::record::{self, FORMAT, Part as Stored};
-use crate::store::{Claimed, Found, History, Page, Store, StoreError, Written};
+use crate::store::{Claimed, Found, History, Page, Space, Store, StoreError, Written};
 use crate::tls::client_config;
 
+/// How long the key of a probe stays, in milliseconds.
+const PROBE: u64 = 1000;
 /// Before a record that is over is looked for again.
 const LEFTOVER: Duration = Duration::from_millis(2);
 
@@ -367,9 +369,19 @@ impl Store for RedisStore {
         self.connection.accept_loss().await
     }
 
+    /// By `maxmemory`; in a cluster that of one of its masters. Access rules may hide it.
+    async fn space(&self) -> Result<Option<Space>, StoreError> {
+        let mut command = Cmd::new();
+        command.arg("INFO").arg("memory");
+        match self.connection.ask(self.connection.deadline(), &Request::One(command), replies::space).await {
+            Err(StoreError::Refused(_)) => Ok(None),
+            told => told,
+        }
+    }
+
     async fn ping(&self) -> Result<(), StoreError> {
         let mut command = Cmd::new();
-        command.arg("SET").arg(self.keys.probe()).arg(self.now().0);
+        command.arg("SET").arg(self.keys.probe()).arg(self.now().0).arg("PX").arg(PROBE);
         self.connection.ask(self.connection.deadline(), &Request::One(command), replies::okay).await
     }
 }

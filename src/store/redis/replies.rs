@@ -7,7 +7,7 @@ use crate::operation::{Operation, OperationId, StoredRequest, WriteId};
 use crate::store::record;
 use crate::store::redis::failure::Failure;
 use crate::store::redis::fleet_time::Said;
-use crate::store::{Found, History, Written};
+use crate::store::{Found, History, Space, Written};
 
 type Read<T> = Result<T, Failure>;
 
@@ -109,6 +109,23 @@ pub(super) fn count(reply: Value) -> Read<Option<u64>> {
         Value::Nil => Ok(None),
         Value::Int(count) => u64::try_from(count).map(Some).map_err(|_| Failure::Garbage),
         _ => Err(Failure::Garbage),
+    }
+}
+
+/// What `INFO memory` says; nothing where memory has no bound.
+pub(super) fn space(reply: Value) -> Read<Option<Space>> {
+    let told = match &reply {
+        Value::BulkString(bytes) => text(bytes)?,
+        Value::VerbatimString { text, .. } => text,
+        _ => return Err(Failure::Garbage),
+    };
+    let field = |name: &str| {
+        let value = told.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        value.and_then(|value| value.parse().ok())
+    };
+    match (field("used_memory:"), field("maxmemory:")) {
+        (Some(used), Some(limit)) if limit > 0 => Ok(Some(Space { used, limit })),
+        _ => Ok(None),
     }
 }
 

@@ -14,6 +14,10 @@ on! { [memory file redis]
     s33_unfinished_operations_are_bounded
 }
 
+on! { [redis]
+    a_store_that_fills_up_is_told_in_time
+}
+
 on! { [memory]
     a_long_answer_that_breaks_off_is_broken_for_its_client_and_not_made_again
     s33_one_caller_cannot_use_up_what_is_anothers
@@ -175,4 +179,21 @@ fn s33_one_caller_cannot_use_up_what_is_anothers(ground: Ground) {
     charge("one", "k-1").send().expect_problem(502, "outcome-unknown");
     charge("one", "k-2").send().expect_problem(429, "rate-limited");
     charge("other", "k-2").send().expect(201);
+}
+
+fn a_store_that_fills_up_is_told_in_time(mut ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).start(&ground);
+    let mut server = redis::Client::open(ground.server().url()).unwrap().get_connection().unwrap();
+    let memory: redis::InfoDict = redis::cmd("INFO").arg("memory").query(&mut server).unwrap();
+    let limit = memory.get::<u64>("used_memory").unwrap() * 5 / 4;
+    redis::cmd("CONFIG").arg(&["SET", "maxmemory"]).arg(limit).exec(&mut server).unwrap();
+    let told = eventually("a warning", || {
+        let status = gateway.admin("/v1/status");
+        let warnings = status["warnings"].as_array().unwrap().clone();
+        let told = warnings.iter().any(|warning| warning.as_str().unwrap().contains("of its space is used"));
+        told.then(|| status["store"]["space"].clone())
+    });
+    assert_eq!(told["limit"], limit);
+    assert!(told["share"].as_f64().unwrap() > 0.7, "{told}");
 }

@@ -8,6 +8,8 @@ use oncegate::operation::{Cause, OperationId};
 use oncegate::store::{Claimed, Store};
 
 use super::{PATIENT, open, say};
+use crate::support::eventually;
+use crate::support::lives;
 use crate::support::operations::*;
 use crate::support::redis_server::RedisServer;
 
@@ -90,6 +92,31 @@ async fn purging_empties_the_indexes() {
     let indexes = ["l", "o", "c"].map(index);
     let expected = ["r", "q", "e"].map(|part| key_of(part, running.id)).into_iter().chain(indexes);
     assert_eq!(left, expected.collect());
+}
+
+#[tokio::test]
+async fn when_all_is_over_only_the_epoch_is_left() {
+    let server = RedisServer::start();
+    let store = open(&server.url(), PATIENT).await;
+    store.ping().await.unwrap();
+    past(&store, lives::live(&store).await).await;
+    lives::purge(&store).await;
+    // Turns and probes are over within a second, and the server counts what it has not come by yet.
+    // Besides the clock of the fleet.
+    eventually("nothing but the epoch's key and its markers", || {
+        (say::<usize>(&server, &["DBSIZE"]) <= 258).then_some(())
+    });
+    assert_eq!(keys(&server), [""; 0]);
+}
+
+#[tokio::test]
+async fn it_says_how_full_it_is_where_memory_has_a_bound() {
+    let server = RedisServer::start();
+    let store = open(&server.url(), PATIENT).await;
+    assert_eq!(store.space().await.unwrap(), None);
+    say::<()>(&server, &["CONFIG", "SET", "maxmemory", "1gb"]);
+    let space = store.space().await.unwrap().unwrap();
+    assert!(space.limit == 1 << 30 && space.used > 100_000 && space.share() < 0.5, "{space:?}");
 }
 
 #[tokio::test]

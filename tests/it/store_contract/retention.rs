@@ -4,6 +4,7 @@ use oncegate::operation::transition::{Ended, Opening, Retention};
 use oncegate::operation::{Cause, StateName};
 use oncegate::store::{Claimed, Found, Store, Written};
 
+use crate::support::lives;
 use crate::support::operations::*;
 
 pub async fn a_receipt_ends_before_its_tombstone(store: &dyn Store) {
@@ -48,6 +49,11 @@ pub async fn a_new_run_takes_the_end_of_life_away(store: &dyn Store) {
     assert_eq!(store.read(again.id).await.unwrap().unwrap().operation, again);
     assert_eq!(store.request(again.id).await.unwrap(), Some(request("{}")));
     assert_eq!(store.events(again.id).await.unwrap().len(), 4);
+}
+
+pub async fn what_is_over_leaves_nothing(store: &dyn Store) {
+    past(store, lives::live(store).await).await;
+    lives::purge(store).await;
 }
 
 pub async fn purging_leaves_what_lives(store: &dyn Store) {

@@ -6,6 +6,7 @@ pub mod disk;
 pub mod gateway;
 pub mod ground;
 pub mod link;
+pub mod lives;
 pub mod operations;
 pub mod redis_fleet;
 pub mod redis_proxy;
