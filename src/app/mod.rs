@@ -5,6 +5,7 @@ mod control;
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
 
@@ -190,7 +191,9 @@ async fn drain_calls(shared: Arc<Shared>, stop: CancellationToken) {
 fn file_settings(store: &StoreSettings) -> file::Settings {
     let durability = match store.durability {
         Some(config::Durability::Os) => file::Durability::Os,
-        Some(config::Durability::Fsync | config::Durability::Single) | None => file::Durability::Fsync,
+        Some(config::Durability::Fsync | config::Durability::Single | config::Durability::Replicas) | None => {
+            file::Durability::Fsync
+        }
     };
     file::Settings { timeout: store.timeout, durability }
 }
@@ -206,6 +209,7 @@ impl StoreSource {
                 namespace: settings.namespace.clone(),
                 timeout: settings.timeout,
                 tls: settings.tls.clone(),
+                replicas: settings.replicas.map(NonZeroUsize::get),
                 sentinel_login: settings.sentinel_login.clone().map(|login| (login.user, login.password.0)),
             }),
         })

@@ -51,6 +51,7 @@ impl Config {
         let store = &self.store;
         write!(text, "store    {}, namespace {}, max_open {}", store.url, store.namespace, store.max_open)?;
         store.durability.map_or(Ok(()), |durability| write!(text, ", durability {}", durability.word()))?;
+        store.replicas.map_or(Ok(()), |replicas| write!(text, " ({replicas})"))?;
         writeln!(text)?;
         writeln!(text, "callers  {}", self.callers)?;
         for (route, explained) in self.routes.0.iter().zip(&self.explained) {

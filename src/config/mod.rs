@@ -127,6 +127,8 @@ pub struct StoreSettings {
     pub max_open: NonZeroUsize,
     /// `memory:` has none.
     pub durability: Option<Durability>,
+    /// How many replicas have to have a step; stated with [`Durability::Replicas`] and only then.
+    pub replicas: Option<NonZeroUsize>,
     /// What every connection of `url` is made with, if that says TLS.
     pub tls: Option<Arc<ClientConfig>>,
     /// Of the sentinels, where they want one of their own.
@@ -142,6 +144,8 @@ pub enum Durability {
     Os,
     /// Redis: what the one server that took it survives.
     Single,
+    /// Redis: the loss of that server, for `replicas` others have it, too.
+    Replicas,
 }
 
 /// `store.sentinel_user` and `store.sentinel_password`.

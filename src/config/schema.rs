@@ -43,6 +43,7 @@ pub(super) const STORE: Schema = Schema {
         "lease",
         "timeout",
         "durability",
+        "replicas",
         "max_open",
         "ca_file",
         "client_cert",
@@ -50,7 +51,7 @@ pub(super) const STORE: Schema = Schema {
         "sentinel_user",
         "sentinel_password",
     ],
-    later: &["replicas", "encryption"],
+    later: &["encryption"],
 };
 
 pub(super) const CALLERS: Schema = Schema { name: "[callers]", keys: &["scope", "tokens"], later: &[] };

@@ -62,6 +62,7 @@ pub(super) fn store(reader: &mut Reader<'_>, root: &Section<'_>) -> (StoreSettin
     let settings = StoreSettings {
         namespace: namespace(reader, section, &url),
         tls: store_access::tls(reader, section, &url),
+        replicas: store_access::replicas(reader, section, durability),
         sentinel_login: store_access::sentinel_login(reader, section, &url),
         url,
         receipts: policy.receipts.as_ref().map_or(RECEIPTS.min(tombstones), |stated| stated.value),
@@ -114,7 +115,7 @@ fn durability(reader: &mut Reader<'_>, section: &Section<'_>, url: &StoreUrl) ->
     let known: &[Durability] = match url {
         StoreUrl::Memory => &[],
         StoreUrl::File(_) => &[Durability::Fsync, Durability::Os],
-        StoreUrl::Redis(_) => &[Durability::Single],
+        StoreUrl::Redis(_) => &[Durability::Single, Durability::Replicas],
     };
     match stated {
         Some(stated) if !known.contains(&stated.value) => {

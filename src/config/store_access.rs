@@ -1,5 +1,6 @@
 //! How the servers behind `store.url` are reached: certificates, and what the sentinels want to hear.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,9 +9,11 @@ use rustls::ClientConfig;
 use super::error::Problem;
 use super::reader::{Reader, Section, Stated};
 use super::text;
-use super::{Secret, SentinelLogin, StoreUrl};
+use super::{Durability, Secret, SentinelLogin, StoreUrl};
 use crate::redis_url::Layout;
 use crate::tls::{Identity, TlsError, client_config};
+
+const MOST_REPLICAS: usize = 16;
 
 const TLS_KEYS: [&str; 3] = ["ca_file", "client_cert", "client_key"];
 
@@ -62,6 +65,33 @@ pub(super) fn sentinel_login(reader: &mut Reader<'_>, section: &Section<'_>, url
         reader.errors.push(section.refused("sentinel_password", problem));
     }
     Some(SentinelLogin { user: user.map(|user| user.value), password: password?.value })
+}
+
+/// How many replicas to wait for, which `durability = "replicas"` needs and nothing else has.
+pub(super) fn replicas(
+    reader: &mut Reader<'_>,
+    section: &Section<'_>,
+    durability: Option<Durability>,
+) -> Option<NonZeroUsize> {
+    let stated = reader.number(section, "replicas", |number| {
+        let count = usize::try_from(number).ok().filter(|count| *count <= MOST_REPLICAS).and_then(NonZeroUsize::new);
+        count.ok_or_else(|| format!("between 1 and {MOST_REPLICAS}").into())
+    });
+    match (durability == Some(Durability::Replicas), stated) {
+        (true, stated) => {
+            if !section.states("replicas") {
+                let problem = Problem::Missing("how many replicas durability = \"replicas\" waits for: all there are");
+                reader.errors.push(section.refused("replicas", problem));
+            }
+            stated.map(|stated| stated.value)
+        }
+        (false, Some(stated)) => {
+            let problem = "waited for with durability = \"replicas\" only";
+            reader.errors.push(stated.refused(Problem::Contradiction(problem.into())));
+            None
+        }
+        (false, None) => None,
+    }
 }
 
 fn pem(reader: &mut Reader<'_>, section: &Section<'_>, key: &str) -> Option<Stated<Vec<u8>>> {

@@ -55,7 +55,7 @@ words!(ClientKey { Trust = "trust", PreferDerived = "prefer-derived", Ignore = "
 words!(Forward { Verbatim = "verbatim", Made = "made" });
 words!(KeyFormat { Hex = "hex", Base64Url = "base64url", Uuid = "uuid" });
 words!(Compare { Auto = "auto", Json = "json", Form = "form", Multipart = "multipart", Bytes = "bytes" });
-words!(Durability { Fsync = "fsync", Os = "os", Single = "single" });
+words!(Durability { Fsync = "fsync", Os = "os", Single = "single", Replicas = "replicas" });
 words!(LogFormat { Auto = "auto", Pretty = "pretty", Json = "json" });
 
 impl Word for OnChangedPayload {

@@ -170,7 +170,7 @@ impl Engine {
     /// that is what its owner says as soon as the store hears him. The claim itself may still be on its way, so a store
     /// that has not seen it is asked again for the length of a lease.
     pub(super) fn withdraw(self: &Arc<Self>, change: Change, error: &StoreError) {
-        if !matches!(error, StoreError::Timeout | StoreError::Connection(_)) {
+        if !matches!(error, StoreError::Timeout | StoreError::Connection(_) | StoreError::Unreplicated(_)) {
             return;
         }
         let Ok(place) = Arc::clone(&self.shared.withdrawals).try_acquire_owned() else {

@@ -241,6 +241,7 @@ fn store_problem(error: StoreError) -> Problem {
         | StoreError::Timeout
         | StoreError::Away(_)
         | StoreError::Connection(_)
+        | StoreError::Unreplicated(_)
         | StoreError::LostMemory(_)
         | StoreError::Refused(_)
         | StoreError::Ended(_) => Code::StoreUnavailable,

@@ -138,6 +138,9 @@ pub enum StoreError {
     /// It may or may not have been done.
     #[error("the connection to the store broke")]
     Connection(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// It was done, and may be forgotten: too few replicas have it.
+    #[error("the store did it, but {0}")]
+    Unreplicated(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The store said no; nothing was written.
     #[error("the store refused: {0}")]
     Refused(String),
@@ -169,6 +172,7 @@ impl StoreError {
             | Self::Away(_)
             | Self::Connection(_)
             | Self::LostMemory(_)
+            | Self::Unreplicated(_)
             | Self::Refused(_)
             | Self::Ended(_)
             | Self::NoSuchPlace

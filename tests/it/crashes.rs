@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use oncegate::entropy::Entropy;
 
+use crate::faults::failover::{self, Fleet, Strike};
 use crate::faults::oracle::Oracle;
 use crate::faults::power_loss::Durability;
 use crate::faults::redis_loss::Loss;
@@ -12,6 +13,7 @@ use crate::faults::storm::Reach;
 use crate::faults::{Repeat, any_seed, caller, kills, power_loss, races, redis_loss, settings, storm};
 use crate::support::ground::Ground;
 use crate::support::link::Link;
+use crate::support::redis_fleet::{ClusterFleet, SentinelFleet};
 use crate::support::{PATIENCE, eventually};
 
 const ROUNDS: usize = 3;
@@ -99,4 +101,24 @@ fn a_receipt_that_was_kept_without_the_gateway_hearing_of_it_is_a_receipt() {
     assert_eq!((first.header("Oncegate-Receipt"), first.is_replay()), (None, false), "{first:?}");
     let again = caller::charge(at, &key, PATIENCE).unwrap().expect(201);
     assert!(again.is_replay() && caller::are_same(&again, &first), "{again:?}");
+}
+
+#[test]
+fn a_failover_by_sentinels_loses_nothing_that_replicas_have() {
+    let fleet = Fleet::Sentinel(SentinelFleet::start());
+    failover::run(fleet, &[Strike::Freeze], any_seed()).conclude();
+}
+
+#[test]
+fn a_failover_of_a_cluster_loses_nothing_that_replicas_have() {
+    let fleet = Fleet::Cluster(ClusterFleet::start());
+    failover::run(fleet, &[Strike::Kill, Strike::Planned], any_seed()).conclude();
+}
+
+/// The honest figure: what a failover takes that no replica had.
+#[test]
+fn a_failover_loses_what_only_the_master_had() {
+    let tally = failover::lose(SentinelFleet::start(), any_seed());
+    assert!(tally.lost_receipts > 0, "{tally}");
+    tally.conclude();
 }

@@ -6,6 +6,7 @@ mod failures;
 mod keeping;
 mod memory;
 mod opening;
+mod replicas;
 mod tls;
 
 use std::time::{Duration, Instant};

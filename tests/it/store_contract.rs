@@ -25,7 +25,7 @@ macro_rules! in_turn {
     ($fleet:ident: $($suite:ident::$case:ident)*) => {
         #[tokio::test]
         async fn keeps_the_contract() {
-            let fleet = crate::support::redis_fleet::$fleet::start(&[]);
+            let fleet = crate::support::redis_fleet::$fleet::start();
             $(
                 let store = crate::support::stores::on(&fleet.url(), stringify!($case)).await;
                 super::$suite::$case(&store).await;

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use crate::faults::failover::{self, Fleet, Strike};
 use crate::faults::power_loss::{self, Durability};
 use crate::faults::races;
 use crate::faults::redis_loss::{self, Loss};
 use crate::faults::storm::{self, Reach};
 use crate::faults::{Repeat, any_seed, kills};
 use crate::support::ground::Ground;
+use crate::support::redis_fleet::{ClusterFleet, SentinelFleet};
 
 const ROUNDS: usize = 50;
 const RACES: usize = 20_000;
@@ -71,4 +73,22 @@ fn redis_killed_after_the_receipt() {
 #[test]
 fn redis_killed_anywhere() {
     lose_at(Loss::Anywhere);
+}
+
+const STRIKES: [Strike; 6] =
+    [Strike::Kill, Strike::Freeze, Strike::Planned, Strike::Kill, Strike::Freeze, Strike::Planned];
+
+#[test]
+fn sentinels_that_replace_a_master() {
+    failover::run(Fleet::Sentinel(SentinelFleet::start()), &STRIKES, any_seed()).conclude();
+}
+
+#[test]
+fn a_cluster_that_replaces_a_master() {
+    failover::run(Fleet::Cluster(ClusterFleet::start()), &STRIKES, any_seed()).conclude();
+}
+
+#[test]
+fn a_failover_that_loses_what_only_the_master_had() {
+    failover::lose(SentinelFleet::start(), any_seed()).conclude();
 }

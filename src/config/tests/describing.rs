@@ -56,6 +56,8 @@ fn what_the_store_survives_is_shown() {
     assert!(store("").ends_with("namespace oncegate, max_open 100000, durability fsync"), "what is built in");
     assert!(store("durability = \"os\"").ends_with(", durability os"));
     assert!(store("url = \"redis://h\"\nnamespace = \"n\"").ends_with(", durability single"));
+    let replicas = store("url = \"redis://h\"\nnamespace = \"n\"\ndurability = \"replicas\"\nreplicas = 2");
+    assert!(replicas.ends_with(", durability replicas (2)"), "{replicas}");
     assert_eq!(store("url = \"memory:\""), "store memory:, namespace oncegate, max_open 100000");
 }
 

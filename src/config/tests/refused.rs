@@ -35,7 +35,7 @@ fn services_that_cannot_be() {
 fn what_the_contract_has_and_this_version_has_not_is_said_plainly() {
     for (table, keys) in [
         ("server", &["tls"][..]),
-        ("store", &["replicas", "encryption"]),
+        ("store", &["encryption"]),
         ("upstreams.main", &["protocol", "dialect", "preset", "client_cert", "client_key", "proxy", "listen"]),
         ("routes.payload", &["redact", "schema"]),
         ("routes.retry", &["budget"]),
@@ -280,7 +280,7 @@ rate = "5/s""#,
     (
         r#"[store]
 zzzzzz = 1"#,
-        r#"gateway.toml:9:1: store.zzzzzz: unknown key `zzzzzz`; [store] accepts url, namespace, receipts, tombstones, lease, timeout, durability, max_open, ca_file, client_cert, client_key, sentinel_user, sentinel_password"#,
+        r#"gateway.toml:9:1: store.zzzzzz: unknown key `zzzzzz`; [store] accepts url, namespace, receipts, tombstones, lease, timeout, durability, replicas, max_open, ca_file, client_cert, client_key, sentinel_user, sentinel_password"#,
     ),
     (
         r#"[log]
@@ -477,6 +477,28 @@ url = "redis-cluster://a""#,
         r#"[store]
 url = "redis://h"
 namespace = "n"
+durability = "replicas""#,
+        r#"gateway.toml:8:1: store.replicas: missing; how many replicas durability = "replicas" waits for: all there are"#,
+    ),
+    (
+        r#"[store]
+url = "redis://h"
+namespace = "n"
+replicas = 1"#,
+        r#"gateway.toml:11:12: store.replicas = 1: waited for with durability = "replicas" only"#,
+    ),
+    (
+        r#"[store]
+url = "redis://h"
+namespace = "n"
+durability = "replicas"
+replicas = 0"#,
+        r#"gateway.toml:12:12: store.replicas = 0: between 1 and 16"#,
+    ),
+    (
+        r#"[store]
+url = "redis://h"
+namespace = "n"
 ca_file = "/dev/null""#,
         r#"gateway.toml:8:1: store.ca_file: only a rediss://, rediss+sentinel:// or rediss+cluster:// store has certificates"#,
     ),
@@ -521,14 +543,14 @@ durability = "single""#,
     (
         r#"[store]
 durability = "sync""#,
-        r#"gateway.toml:9:14: store.durability = "sync": "fsync", "os" or "single""#,
+        r#"gateway.toml:9:14: store.durability = "sync": "fsync", "os", "single" or "replicas""#,
     ),
     (
         r#"[store]
 url = "redis://h"
 namespace = "n"
 durability = "os""#,
-        r#"gateway.toml:11:14: store.durability = "os": "single""#,
+        r#"gateway.toml:11:14: store.durability = "os": "single" or "replicas""#,
     ),
     (
         r#"[store]

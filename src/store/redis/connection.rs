@@ -18,7 +18,8 @@ use crate::store::redis::failure::{Failure, Redirect, Remedy, Trail};
 use crate::store::redis::fitness::OpenError;
 use crate::store::redis::keeper::{Terms, jitter};
 use crate::store::redis::line::no_line;
-use crate::store::redis::node::Outstanding;
+use crate::store::redis::node::{Node, Outstanding};
+use crate::store::redis::replicas::{Place, Shortfall};
 use crate::store::redis::replies;
 use crate::store::redis::scripts::Request;
 use crate::store::redis::topology::Topology;
@@ -34,6 +35,22 @@ pub(super) struct Connection {
     topology: Topology,
     timeout: Duration,
     entropy: Entropy,
+}
+
+/// By which server a step was done.
+pub(super) struct Done {
+    node: Arc<Node>,
+    place: Place,
+}
+
+impl Done {
+    /// Returns when enough replicas have it; at once if none are waited for. `key` is one of the same slot.
+    ///
+    /// # Errors
+    /// They have not, or it cannot be known.
+    pub(super) async fn replicated(self, key: String, deadline: Instant) -> Result<(), Shortfall> {
+        self.node.replicated(self.place, key, deadline).await
+    }
 }
 
 impl Connection {
@@ -85,8 +102,21 @@ impl Connection {
     ) -> Result<T, StoreError> {
         match self.topology.shares(request) {
             Some(shares) => read(self.ask_all(deadline, shares).await?).map_err(Trail::of),
-            None => self.ask_one(deadline, request, read).await,
+            None => self.ask_one(deadline, request, read).await.map(|(answer, _)| answer),
         }
+    }
+
+    /// As [`Self::ask`] does, and says where it was done.
+    ///
+    /// # Errors
+    /// The same.
+    pub(super) async fn ask_placed<T>(
+        &self,
+        deadline: Instant,
+        request: &Request,
+        read: impl Fn(Value) -> Result<T, Failure>,
+    ) -> Result<(T, Done), StoreError> {
+        self.ask_one(deadline, request, read).await
     }
 
     /// One server after the other.
@@ -94,7 +124,7 @@ impl Connection {
         let mut answers = Vec::new();
         for Share { commands, places } in shares {
             let whole = |reply: Value| replies::list(&reply).map(<[Value]>::to_vec);
-            let these = self.ask_one(deadline, &Request::Many(commands), whole).await?;
+            let (these, _) = self.ask_one(deadline, &Request::Many(commands), whole).await?;
             answers.extend(places.into_iter().zip(these));
         }
         Ok(merged(answers))
@@ -105,7 +135,7 @@ impl Connection {
         deadline: Instant,
         request: &Request,
         read: impl Fn(Value) -> Result<T, Failure>,
-    ) -> Result<T, StoreError> {
+    ) -> Result<(T, Done), StoreError> {
         let mut trail = Trail::default();
         let mut outstanding = None;
         let asking = self.ask_on(request, read, &mut trail, &mut outstanding);
@@ -134,7 +164,7 @@ impl Connection {
         read: impl Fn(Value) -> Result<T, Failure>,
         trail: &mut Trail,
         outstanding: &mut Option<Outstanding>,
-    ) -> Result<T, Option<StoreError>> {
+    ) -> Result<(T, Done), Option<StoreError>> {
         let (mut with_source, mut redirect) = (false, None::<Redirect>);
         loop {
             let asking = redirect.as_ref().is_some_and(|redirect| redirect.asking);
@@ -143,10 +173,12 @@ impl Connection {
                 None => self.topology.line(request).await?,
             };
             *outstanding = Some(Outstanding::over(&node, &line));
+            // The life of the server as it was known before the step.
+            let place = line.place();
             let answer = line.send(request, with_source, asking).await;
             *outstanding = None;
             let failure = match answer.and_then(&read) {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => return Ok((answer, Done { node, place })),
                 Err(failure) => failure,
             };
             let remedy = failure.remedy();

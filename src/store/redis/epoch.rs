@@ -48,6 +48,8 @@ const CLOCK_ERROR: Duration = Duration::from_secs(5);
 pub(super) struct Epoch {
     keys: Keys,
     entropy: Entropy,
+    /// Whether a count that is read will still be there after a failover; else only those count that replicas have.
+    believes_reads: bool,
     known: Mutex<Memory>,
 }
 
@@ -105,8 +107,8 @@ struct Stored {
 }
 
 impl Epoch {
-    pub(super) fn new(keys: Keys, entropy: Entropy) -> Self {
-        Self { keys, entropy, known: Mutex::default() }
+    pub(super) fn new(keys: Keys, entropy: Entropy, believes_reads: bool) -> Self {
+        Self { keys, entropy, believes_reads, known: Mutex::default() }
     }
 
     /// What a claim compares with the marker of its bucket. Before anything is known it fits no marker.
@@ -283,7 +285,8 @@ impl Epoch {
         let mut memory = self.memory();
         let before = memory.known.filter(|known| known.id == id).map_or(0, |known| known.count);
         if memory.known.is_none_or(|known| known.generation <= stored.generation) {
-            let (generation, count) = (stored.generation, stored.count.max(before));
+            let read = if self.believes_reads { stored.count } else { 0 };
+            let (generation, count) = (stored.generation, read.max(before));
             memory.known = Some(Known { id, generation, count, looked_at: now });
         }
         if std::mem::replace(&mut memory.is_lost, false) {

@@ -173,6 +173,7 @@ fn without_false_no(error: StoreError, doubt: bool) -> StoreError {
         | StoreError::Away(_)
         | StoreError::NoSuchPlace
         | StoreError::LostMemory(_)
+        | StoreError::Unreplicated(_)
         | StoreError::Connection(_)
         | StoreError::Refused(_)
         | StoreError::RecordTooNew(_)

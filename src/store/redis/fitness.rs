@@ -1,7 +1,7 @@
 //! Whether a server may hold records at all. Asked on every new connection, before anything else is.
 
 use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
@@ -27,6 +27,8 @@ pub enum OpenError {
     Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("no sentinel knows a master called {0}")]
     NoSuchMaster(String),
+    #[error("durability = \"replicas\" needs the right to ask this Redis for INFO replication")]
+    Mute,
     #[error("this Redis is the master no more")]
     Deposed,
     #[error("Redis refused the credentials")]
@@ -56,6 +58,7 @@ impl OpenError {
             | Self::Refused(_)
             | Self::TooOld(_)
             | Self::Replica
+            | Self::Mute
             | Self::Evicts(_)
             | Self::Lost(_) => false,
         }
@@ -128,6 +131,45 @@ pub(super) async fn look_again(connection: &mut MultiplexedConnection, clock: &S
     if role_of(role).is_some_and(|role| role != "master") { Err(OpenError::Replica) } else { Ok(()) }
 }
 
+/// How a master stands to its replicas.
+pub(super) struct Standing {
+    /// The first 64 bits of its replication id: another one for each life as a master.
+    pub(super) life: u64,
+    pub(super) connected: usize,
+}
+
+impl Standing {
+    /// Out of the answer to `INFO replication`.
+    ///
+    /// # Errors
+    /// It is no master, or does not tell.
+    pub(super) fn of(info: Value) -> Result<Self, OpenError> {
+        let info = String::from_redis_value(info).unwrap_or_default();
+        let field = |name| field(&info, name);
+        if field("role").is_some_and(|role| role != "master") {
+            return Err(OpenError::Replica);
+        }
+        let life = field("master_replid").and_then(|id| u64::from_str_radix(id.get(..16)?, 16).ok());
+        let connected = field("connected_slaves").and_then(|count| count.parse().ok());
+        life.zip(connected).map(|(life, connected)| Self { life, connected }).ok_or(OpenError::Mute)
+    }
+}
+
+/// Asks a master about its replicas.
+///
+/// # Errors
+/// It is no master, or does not tell.
+pub(super) async fn standing(connection: &mut MultiplexedConnection) -> Result<Standing, OpenError> {
+    let mut question = Cmd::new();
+    question.arg("INFO").arg("replication");
+    Standing::of(connection.send_packed_command(&question).await?.extract_error()?)
+}
+
+fn field<'i>(info: &'i str, name: &str) -> Option<&'i str> {
+    let mut lines = info.lines().filter_map(|line| line.split_once(':'));
+    lines.find(|(key, _)| *key == name).map(|(_, value)| value.trim())
+}
+
 /// What a server said of itself; what its access rules hide is `None`.
 #[derive(Debug, Default)]
 struct Profile {
@@ -139,10 +181,7 @@ struct Profile {
 impl Profile {
     fn of(info: Value, role: Value, policy: Value) -> Self {
         let info = String::from_redis_value(info).unwrap_or_default();
-        let field = |name: &str| {
-            let mut lines = info.lines().filter_map(|line| line.split_once(':'));
-            lines.find(|(key, _)| *key == name).map(|(_, value)| value.trim().to_owned())
-        };
+        let field = |name| field(&info, name).map(str::to_owned);
         Self {
             version: field("redis_version"),
             role: role_of(role).or_else(|| field("role")),

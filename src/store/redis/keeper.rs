@@ -1,6 +1,7 @@
 //! Makes the connection of a store, looks after it, and makes another when it is given up.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -12,7 +13,7 @@ use crate::entropy::Entropy;
 use crate::redis_url::Host;
 use crate::store::redis::clock::ServerClock;
 use crate::store::redis::epoch::{Epoch, Way};
-use crate::store::redis::fitness::{self, OpenError};
+use crate::store::redis::fitness::{self, OpenError, Standing};
 use crate::store::redis::line::{Line, State, given_up, hang_up};
 use crate::store::redis::sentinel::Sentinels;
 use crate::store::redis::wire::{Wired, Wiring};
@@ -31,6 +32,8 @@ pub(super) struct Terms {
     pub(super) timeout: Duration,
     pub(super) entropy: Entropy,
     pub(super) epoch: Arc<Epoch>,
+    /// How many replicas have to have a step before it counts.
+    pub(super) replicas: Option<usize>,
 }
 
 /// Who says where the server is.
@@ -163,7 +166,14 @@ impl Dialer {
         let mut wired = self.terms.wiring.connect(&host).await?;
         fitness::examine(&mut wired.connection, &self.clock).await.map_err(|error| self.judge(error))?;
         let (connection, number) = (wired.connection.clone(), self.dialed);
-        let line = Line { connection, number, host: Arc::new(host), answers: Arc::default() };
+        let line = Line { connection, number, host: Arc::new(host), answers: Arc::default(), life: Arc::default() };
+        if let Some(needed) = self.terms.replicas {
+            let standing = self.learn_life(&line).await?;
+            if standing.connected < needed {
+                let connected = standing.connected;
+                tracing::warn!(needed, connected, "fewer replicas than store.replicas: guarded calls will be refused");
+            }
+        }
         Ok(Opened { line, _wired: wired })
     }
 
@@ -196,10 +206,19 @@ impl Dialer {
 
     async fn look_again(&self, line: &Line) -> Result<(), OpenError> {
         fitness::look_again(&mut line.connection.clone(), &self.clock).await?;
+        if self.terms.replicas.is_some() {
+            self.learn_life(line).await?;
+        }
         match self.whereabouts {
             Whereabouts::Mapped(_) => Ok(()),
             Whereabouts::Fixed(_) | Whereabouts::Named(_) => self.terms.epoch.look(&self.way(line)).await,
         }
+    }
+
+    async fn learn_life(&self, line: &Line) -> Result<Standing, OpenError> {
+        let standing = fitness::standing(&mut line.connection.clone()).await.map_err(|error| self.judge(error))?;
+        line.life.store(standing.life, Ordering::Relaxed);
+        Ok(standing)
     }
 
     /// Resolves when the sentinels name another master: one that was cut off still believes that it is one. Sentinels

@@ -96,6 +96,18 @@ impl Keys {
         format!("oncegate:{{{}}}:clock", self.namespace)
     }
 
+    /// What is written before the replicas of the epoch are waited for.
+    pub(super) fn epoch_wake(&self) -> String {
+        format!("oncegate:{{{}}}:w", self.namespace)
+    }
+
+    /// What is written before the replicas of a bucket are waited for.
+    pub(super) fn wake(&self, bucket: u8) -> String {
+        let mut key = self.tag(bucket);
+        key.push('w');
+        key
+    }
+
     pub(super) fn probe(&self) -> String {
         format!("oncegate:{{{}}}:probe", self.namespace)
     }

@@ -12,6 +12,7 @@ use crate::redis_url::Host;
 use crate::store::StoreError;
 use crate::store::redis::failure::{Failure, words_of};
 use crate::store::redis::fitness::OpenError;
+use crate::store::redis::replicas::Place;
 use crate::store::redis::scripts::Request;
 
 /// Whether there is a line to a server now.
@@ -32,9 +33,16 @@ pub(super) struct Line {
     pub(super) host: Arc<Host>,
     /// Answers so far. If none comes within a whole timeout, the line is dead even if TCP does not say so.
     pub(super) answers: Arc<AtomicU64>,
+    /// What the server said last of its life as a master, if replicas are waited for.
+    pub(super) life: Arc<AtomicU64>,
 }
 
 impl Line {
+    /// Where a step is done that is sent from now on.
+    pub(super) fn place(&self) -> Place {
+        Place { host: Arc::clone(&self.host), life: self.life.load(Ordering::Relaxed) }
+    }
+
     /// With `asking` a server does it that only takes the slot over.
     pub(super) async fn send(&self, request: &Request, with_source: bool, asking: bool) -> Result<Value, Failure> {
         let mut connection = self.connection.clone();

@@ -16,6 +16,7 @@ mod keys;
 mod line;
 mod map;
 mod node;
+mod replicas;
 mod replies;
 mod scripts;
 mod sentinel;
@@ -37,11 +38,12 @@ use tokio::time::{Instant, sleep};
 pub use self::epoch::Loss;
 pub use self::fitness::OpenError;
 
-use self::connection::Connection;
+use self::connection::{Connection, Done};
 use self::epoch::Epoch;
 use self::fleet_time::{FleetTime, Shift};
 use self::keeper::Terms;
 use self::keys::{Index, Keys, Part};
+use self::replicas::must_last;
 use self::replies::Claiming;
 use self::scripts::{CLAIM, Call, REMEMBER, Request, TIME, WRITE};
 use self::wire::Wiring;
@@ -83,12 +85,14 @@ pub struct Settings {
     pub tls: Option<Arc<ClientConfig>>,
     /// User and password at the sentinels, where they have their own.
     pub sentinel_login: Option<(Option<String>, String)>,
+    /// How many replicas have to have a step before it counts; without it the master is enough.
+    pub replicas: Option<usize>,
 }
 
 impl Settings {
     /// What is not stated is as it mostly is.
     pub fn new(url: RedisUrl, namespace: &str, timeout: Duration) -> Self {
-        Self { url, namespace: namespace.to_owned(), timeout, tls: None, sentinel_login: None }
+        Self { url, namespace: namespace.to_owned(), timeout, tls: None, sentinel_login: None, replicas: None }
     }
 
     fn tls(&self) -> Result<Option<Arc<ClientConfig>>, OpenError> {
@@ -116,12 +120,12 @@ impl RedisStore {
     pub async fn open(settings: Settings) -> Result<Self, OpenError> {
         let entropy = Entropy::system().map_err(|error| OpenError::Entropy(error.into()))?;
         let tls = settings.tls()?;
-        let Settings { url, namespace, timeout, sentinel_login, .. } = settings;
+        let Settings { url, namespace, timeout, sentinel_login, replicas, .. } = settings;
         let wiring = Wiring::new(tls, login(url.user, url.password).set_db(url.database.into()));
         let (user, password) = sentinel_login.map_or((None, None), |(user, password)| (user, Some(password)));
         let sentinels = wiring.with_login(login(user, password));
-        let epoch = Arc::new(Epoch::new(Keys::new(&namespace), entropy.clone()));
-        let terms = Terms { wiring, timeout, entropy: entropy.clone(), epoch: Arc::clone(&epoch) };
+        let epoch = Arc::new(Epoch::new(Keys::new(&namespace), entropy.clone(), replicas.is_none()));
+        let terms = Terms { wiring, timeout, entropy: entropy.clone(), epoch: Arc::clone(&epoch), replicas };
         let connection = Connection::open(url.layout, terms, &sentinels).await?;
         let instance = entropy.bytes();
         let time = FleetTime::default();
@@ -153,11 +157,12 @@ impl RedisStore {
         change: &Change,
         past: Option<OperationId>,
         deadline: Instant,
-    ) -> Result<Claiming, StoreError> {
+    ) -> Result<(Claiming, Done), StoreError> {
         let write = change.operation.fence.write;
         let request = self.claim_call(change, past)?.into();
-        let asking =
-            self.connection.ask(deadline, &request, |reply| replies::claiming(reply, change.operation.id, write));
+        let asking = self
+            .connection
+            .ask_placed(deadline, &request, |reply| replies::claiming(reply, change.operation.id, write));
         crash_point::midway(Point::StoreAsked, asking).await.inspect(|_| crash_point::reached(Point::StoreDone))
     }
 
@@ -241,8 +246,31 @@ impl RedisStore {
         let mut keys = self.keys.of(id);
         let mut command = Cmd::new();
         command.arg("MGET").arg(keys.part(Part::Record)).arg(keys.part(Part::Receipt));
-        let found = self.connection.ask(deadline, &Request::One(command), |reply| replies::found(reply, id)).await?;
-        Ok(found.and_then(|found| self.in_time(found)))
+        let read = |reply| replies::found(reply, id);
+        let (found, done) = self.connection.ask_placed(deadline, &Request::One(command), read).await?;
+        match found.and_then(|found| self.in_time(found)) {
+            Some(found) => self.lasting(found, done, deadline).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// What is told of a record that has ended must not be forgotten by a failover.
+    async fn lasting(&self, found: Found, done: Done, deadline: Instant) -> Result<Found, StoreError> {
+        if found.operation.state.settled().is_none() {
+            return Ok(found);
+        }
+        let key = self.keys.wake(found.operation.id.bucket());
+        let replicated = done.replicated(key, deadline).await;
+        replicated.map(|()| found).map_err(|shortfall| StoreError::Refused(shortfall.to_string()))
+    }
+
+    /// What was written is acted upon only when the replicas have it, too.
+    async fn written(&self, operation: &Operation, done: Done, deadline: Instant) -> Result<(), StoreError> {
+        if !must_last(operation) {
+            return Ok(());
+        }
+        let replicated = done.replicated(self.keys.wake(operation.id.bucket()), deadline).await;
+        replicated.map_err(|shortfall| StoreError::Unreplicated(shortfall.into()))
     }
 
     /// What is left of it by now. The server may keep things a moment longer than the record says, by as much as the
@@ -278,10 +306,15 @@ impl Store for RedisStore {
     async fn claim(&self, change: &Change, past: Option<OperationId>) -> Result<Claimed, StoreError> {
         let deadline = self.connection.deadline();
         loop {
-            let id = match self.claim_once(change, past, deadline).await? {
-                Claiming::Won => return Ok(Claimed::Won),
+            let (claiming, done) = self.claim_once(change, past, deadline).await?;
+            let id = match claiming {
+                Claiming::Won => {
+                    return self.written(&change.operation, done, deadline).await.map(|()| Claimed::Won);
+                }
                 Claiming::Exists(found) => match self.in_time(*found) {
-                    Some(found) => return Ok(Claimed::Exists(Box::new(found))),
+                    Some(found) => {
+                        return self.lasting(found, done, deadline).await.map(Box::new).map(Claimed::Exists);
+                    }
                     None => {
                         sleep(LEFTOVER).await;
                         continue;
@@ -303,15 +336,17 @@ impl Store for RedisStore {
         let request = self.write_call(change)?.into();
         let (id, write) = (change.operation.id, change.operation.fence.write);
         let deadline = self.connection.deadline();
-        let asking = self.connection.ask(deadline, &request, |reply| replies::written(reply, id, write));
-        let written = crash_point::midway(Point::StoreAsked, asking).await?;
+        let asking = self.connection.ask_placed(deadline, &request, |reply| replies::written(reply, id, write));
+        let (written, done) = crash_point::midway(Point::StoreAsked, asking).await?;
         crash_point::reached(Point::StoreDone);
-        Ok(match written {
-            Written::Refused(found) => {
-                self.in_time(*found).map_or(Written::Gone, |found| Written::Refused(found.into()))
-            }
-            written @ (Written::Applied | Written::Gone) => written,
-        })
+        match written {
+            Written::Refused(found) => match self.in_time(*found) {
+                Some(found) => self.lasting(found, done, deadline).await.map(Box::new).map(Written::Refused),
+                None => Ok(Written::Gone),
+            },
+            Written::Applied => self.written(&change.operation, done, deadline).await.map(|()| Written::Applied),
+            Written::Gone => Ok(Written::Gone),
+        }
     }
 
     async fn read(&self, id: OperationId) -> Result<Option<Found>, StoreError> {

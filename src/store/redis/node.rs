@@ -12,6 +12,7 @@ use crate::store::redis::clock::ServerClock;
 use crate::store::redis::fitness::OpenError;
 use crate::store::redis::keeper::{Dialer, Keeper, Terms, Whereabouts};
 use crate::store::redis::line::{Line, State, hang_up, no_line};
+use crate::store::redis::replicas::{Place, Replicas, Shortfall};
 
 /// A line that comes back. Needs a tokio runtime, which it stays on.
 pub(super) struct Node {
@@ -20,6 +21,8 @@ pub(super) struct Node {
     clock: Arc<ServerClock>,
     /// For what has to be asked of a server that is not in use.
     dialer: Dialer,
+    /// Whom its steps wait for.
+    replicas: Option<Replicas>,
     _keeper: AbortOnDropHandle<()>,
 }
 
@@ -47,7 +50,8 @@ impl Node {
         };
         let state = Arc::new(watch::Sender::new(state));
         let _keeper = Keeper::new(dialer.clone(), Arc::clone(&state)).spawn(opened);
-        Ok(Self { state, terms, clock, dialer, _keeper })
+        let replicas = replicas(&terms);
+        Ok(Self { state, terms, clock, dialer, replicas, _keeper })
     }
 
     /// Connects in the background; callers wait for it as for one that was there a moment ago.
@@ -56,7 +60,8 @@ impl Node {
         let dialer = Dialer::new(whereabouts, terms.clone(), Arc::clone(&clock));
         let state = Arc::new(watch::Sender::new(State::Down { since: Some(Instant::now()), reason: None }));
         let _keeper = Keeper::new(dialer.clone(), Arc::clone(&state)).spawn(None);
-        Self { state, terms, clock, dialer, _keeper }
+        let replicas = replicas(&terms);
+        Self { state, terms, clock, dialer, replicas, _keeper }
     }
 
     pub(super) fn clock(&self) -> &ServerClock {
@@ -100,6 +105,17 @@ impl Node {
         number.into_iter().for_each(|number| self.replace(number));
     }
 
+    /// Returns when enough replicas have what was done at `place`; at once if none are waited for.
+    ///
+    /// # Errors
+    /// They have not, or it cannot be known.
+    pub(super) async fn replicated(&self, place: Place, key: String, deadline: Instant) -> Result<(), Shortfall> {
+        match &self.replicas {
+            Some(replicas) => replicas.have(place, key, deadline).await,
+            None => Ok(()),
+        }
+    }
+
     /// An operator's word that its memory is to be taken as it is; false if it has lost nothing.
     ///
     /// # Errors
@@ -108,6 +124,10 @@ impl Node {
         let opened = self.dialer.connect().await?;
         self.terms.epoch.accept(&self.dialer.way(&opened.line)).await
     }
+}
+
+fn replicas(terms: &Terms) -> Option<Replicas> {
+    terms.replicas.map(|needed| Replicas::new(terms.wiring.clone(), terms.timeout, needed))
 }
 
 impl Outstanding {

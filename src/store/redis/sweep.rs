@@ -130,8 +130,12 @@ impl RedisStore {
         if !self.connection.ask(deadline, &self.epoch.all_markers(), marked).await? {
             self.connection.examine_anew();
         }
-        match self.connection.ask(deadline, &self.epoch.raise(), replies::count).await {
-            Ok(count) => count.into_iter().for_each(|count| self.epoch.raised(count)),
+        match self.connection.ask_placed(deadline, &self.epoch.raise(), replies::count).await {
+            // One that a failover may forget would make the next master look like an older copy.
+            Ok((count, done)) => match (count, done.replicated(self.keys.epoch_wake(), deadline).await) {
+                (Some(count), Ok(())) => self.epoch.raised(count),
+                (None, _) | (_, Err(_)) => {}
+            },
             Err(error) => tracing::debug!(%error, "the epoch was not counted"),
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! Whatever goes wrong is collected with everything that is known of it; a run ends with figures.
 
 pub mod caller;
+pub mod failover;
 pub mod history;
 pub mod journal;
 pub mod kills;

@@ -12,7 +12,7 @@ use crate::support::redis_fleet::{ClusterFleet, MASTER, SentinelFleet, say};
 
 #[tokio::test]
 async fn sentinels_lead_away_from_a_dead_master() {
-    let mut fleet = SentinelFleet::start(&[]);
+    let mut fleet = SentinelFleet::start();
     let store = open(&fleet.url(), PATIENT).await;
     let kept = put_settled(&store, "kept", KEPT_LONG).await;
     let old = fleet.master();
@@ -26,7 +26,7 @@ async fn sentinels_lead_away_from_a_dead_master() {
 
 #[tokio::test]
 async fn a_master_that_was_deposed_in_its_sleep_is_not_used() {
-    let fleet = SentinelFleet::start(&[]);
+    let fleet = SentinelFleet::start();
     let store = open(&fleet.url(), PATIENT).await;
     won(&store, claim(&store, "before")).await;
     let old = fleet.master();
@@ -44,7 +44,7 @@ async fn a_master_that_was_deposed_in_its_sleep_is_not_used() {
 
 #[tokio::test]
 async fn a_planned_failover_is_followed() {
-    let fleet = SentinelFleet::start(&[]);
+    let fleet = SentinelFleet::start();
     let store = open(&fleet.url(), PATIENT).await;
     won(&store, claim(&store, "before")).await;
     let old = fleet.master();
@@ -58,7 +58,7 @@ async fn a_planned_failover_is_followed() {
 
 #[tokio::test]
 async fn a_cluster_goes_on_with_the_replica_of_a_dead_master() {
-    let mut fleet = ClusterFleet::start(&[]);
+    let mut fleet = ClusterFleet::start();
     let store = open(&fleet.url(), PATIENT).await;
     let mut kept = Vec::new();
     for number in 0..24 {
@@ -79,7 +79,7 @@ async fn a_cluster_goes_on_with_the_replica_of_a_dead_master() {
 /// A slot that moves: new keys go ahead of it, old ones are where they were until they are moved.
 #[tokio::test]
 async fn a_slot_that_moves_is_followed() {
-    let fleet = ClusterFleet::start(&[]);
+    let fleet = ClusterFleet::start();
     let store = open(&fleet.url(), PATIENT).await;
     let first = put_settled(&store, "k", KEPT_LONG).await;
     let slot: i64 = say(fleet.servers[0].address(), &["CLUSTER", "KEYSLOT", &record_of(&first)]);

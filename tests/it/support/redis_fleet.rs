@@ -24,20 +24,26 @@ pub struct ClusterFleet {
     pub servers: Vec<RedisServer>,
 }
 
+/// A master and a replica that has all that it has.
+pub fn replicated() -> (RedisServer, RedisServer) {
+    let (master, replica) = (RedisServer::with(REPLICATION), RedisServer::with(REPLICATION));
+    let (host, port) = (master.address().ip().to_string(), master.address().port().to_string());
+    say::<()>(replica.address(), &["REPLICAOF", &host, &port]);
+    is_synced(replica.address());
+    (master, replica)
+}
+
 impl SentinelFleet {
-    /// Ready for a failover. `arguments` are for both servers.
-    pub fn start(arguments: &[&str]) -> Self {
-        let master = RedisServer::with(&[REPLICATION, arguments].concat());
-        let replica = RedisServer::with(&[REPLICATION, arguments].concat());
+    /// Ready for a failover.
+    pub fn start() -> Self {
+        let (master, replica) = replicated();
         let (host, port) = (master.address().ip().to_string(), master.address().port().to_string());
-        say::<()>(replica.address(), &["REPLICAOF", &host, &port]);
         let lines = format!(
             "sentinel monitor {MASTER} {host} {port} 2\nsentinel down-after-milliseconds {MASTER} {DOWN_AFTER}\n\
              sentinel failover-timeout {MASTER} 3000\n"
         );
         let sentinels: Vec<_> = (0..3).map(|_| RedisServer::sentinel(&lines)).collect();
         let fleet = Self { servers: vec![master, replica], sentinels };
-        is_synced(fleet.servers[1].address());
         fleet.sentinels.iter().for_each(|sentinel| {
             eventually("a sentinel that knows everybody", || {
                 let about: std::collections::HashMap<String, String> =
@@ -72,12 +78,12 @@ impl SentinelFleet {
 }
 
 impl ClusterFleet {
-    /// Whole, and ready for a failover. `arguments` are for all servers.
-    pub fn start(arguments: &[&str]) -> Self {
+    /// Whole, and ready for a failover.
+    pub fn start() -> Self {
         let start = |_| {
             let bus = free_port().to_string();
             let cluster = ["--cluster-enabled", "yes", "--cluster-node-timeout", DOWN_AFTER, "--cluster-port", &bus];
-            RedisServer::with(&[REPLICATION, &cluster[..], arguments].concat())
+            RedisServer::with(&[REPLICATION, &cluster[..]].concat())
         };
         let fleet = Self { servers: (0..6).map(start).collect() };
         fleet.divide_slots();
@@ -98,7 +104,7 @@ impl ClusterFleet {
 
     /// Whether a server is a master that the others follow.
     pub fn serves(&self, server: usize) -> bool {
-        let about: String = say(self.servers[server].address(), &["CLUSTER", "NODES"]);
+        let about: String = try_say(self.servers[server].address(), &["CLUSTER", "NODES"]).unwrap_or_default();
         about.lines().any(|line| line.contains("myself,master") && line.contains('-') && line.split(' ').count() > 8)
     }
 
@@ -139,10 +145,11 @@ fn places(servers: &[RedisServer]) -> String {
     servers.iter().map(|server| server.address().to_string()).collect::<Vec<_>>().join(",")
 }
 
-fn is_synced(replica: SocketAddr) {
+pub fn is_synced(replica: SocketAddr) {
     eventually("a replica with all the data", || {
-        let about: String = say(replica, &["INFO", "replication"]);
-        about.contains("master_link_status:up").then_some(())
+        let about = try_say::<String>(replica, &["INFO", "replication"]);
+        // A server that changes its role ends its connections.
+        about.is_ok_and(|about| about.contains("master_link_status:up")).then_some(())
     });
 }
 

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate::clock::Clock;
+use oncegate::redis_url::RedisUrl;
 use oncegate::store::Store;
 use oncegate::store::file::{Durability, FileStore, OpenError, Settings};
 use oncegate::store::memory::MemoryStore;
-use oncegate::store::redis::RedisStore;
+use oncegate::store::redis::{self, RedisStore};
 
 use crate::support::redis_server::RedisServer;
 
@@ -45,9 +46,10 @@ pub fn patient(timeout: Duration) -> Settings {
     Settings { timeout, durability: Durability::Fsync }
 }
 
-/// On servers that others use, too; with a timeout that a busy machine keeps.
+/// On servers that others use, too; with a timeout that a busy machine keeps. Their one replica has to have all.
 pub async fn on(url: &str, namespace: &str) -> RedisStore {
-    RedisStore::connect(url, namespace, Duration::from_secs(30)).await.unwrap()
+    let settings = redis::Settings::new(RedisUrl::parse(url).unwrap(), namespace, Duration::from_secs(30));
+    RedisStore::open(redis::Settings { replicas: Some(1), ..settings }).await.unwrap()
 }
 
 /// With a timeout that a busy machine keeps.

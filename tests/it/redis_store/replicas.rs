@@ -1,0 +1,95 @@
+//! `durability = "replicas"`: what counts is what the replicas have.
+
+use std::time::Duration;
+
+use oncegate::operation::Operation;
+use oncegate::redis_url::RedisUrl;
+use oncegate::store::redis::{RedisStore, Settings};
+use oncegate::store::{Store, StoreError, Written};
+
+use super::{PATIENT, recovered, say};
+use crate::support::operations::*;
+use crate::support::redis_fleet::replicated;
+use crate::support::redis_server::RedisServer;
+
+const SHORT: Duration = Duration::from_secs(3);
+
+async fn open(master: &RedisServer, replicas: usize, timeout: Duration) -> RedisStore {
+    let url = RedisUrl::parse(&master.url()).unwrap();
+    RedisStore::open(Settings { replicas: Some(replicas), ..Settings::new(url, "shop", timeout) }).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_the_replica_does_not_have_does_not_count() {
+    let (master, replica) = replicated();
+    let store = open(&master, 1, SHORT).await;
+    let ended = put_settled(&store, "ended", KEPT_LONG).await;
+    let claimed = won(&store, claim(&store, "k")).await;
+    replica.freeze();
+    let intent = sent(&store, &claimed);
+    let error = store.write(&intent).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unreplicated(_)), "{error:?}");
+    let error = store.read(ended.id).await.unwrap_err();
+    assert!(matches!(error, StoreError::Refused(_)), "a receipt is told only if it lasts: {error:?}");
+    won(&store, claim(&store, "another")).await;
+    replica.thaw();
+    assert_eq!(until_applied(&store, &intent).await, Written::Applied, "the same write once more");
+    assert_eq!(until_read(&store, &ended).await, Some(ended));
+}
+
+#[tokio::test]
+async fn more_replicas_than_there_are_stop_everything_that_is_acted_upon() {
+    let (master, _replica) = replicated();
+    let store = open(&master, 2, SHORT).await;
+    let claimed = won(&store, claim(&store, "k")).await;
+    let error = store.write(&sent(&store, &claimed)).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Unreplicated(why) if why.to_string().starts_with("1 replicas")), "{error:?}");
+}
+
+/// A server that was a replica for a moment may have lost what it had, though it answers as if nothing were.
+#[tokio::test]
+async fn another_life_of_the_same_server_is_known() {
+    let (master, replica) = replicated();
+    let store = open(&master, 1, PATIENT).await;
+    let kept = put_settled(&store, "kept", KEPT_LONG).await;
+    let (host, port) = (replica.address().ip().to_string(), replica.address().port().to_string());
+    say::<()>(&master, &["REPLICAOF", &host, &port]);
+    say::<()>(&master, &["REPLICAOF", "NO", "ONE"]);
+    recovered(&store).await;
+    assert_eq!(until_read(&store, &kept).await, Some(kept));
+}
+
+/// Steps that end together share one `WAIT`.
+#[tokio::test]
+async fn many_steps_wait_once() {
+    let (master, _replica) = replicated();
+    let store = open(&master, 1, PATIENT).await;
+    let mut claimed = Vec::new();
+    for number in 0..64 {
+        claimed.push(won(&store, claim(&store, &format!("k{number}"))).await);
+    }
+    say::<()>(&master, &["CONFIG", "RESETSTAT"]);
+    let changes: Vec<_> = claimed.iter().map(|operation| sent(&store, operation)).collect();
+    let written = at_once(changes.iter().map(|change| store.write(change))).await;
+    assert!(written.iter().all(|written| matches!(written, Ok(Written::Applied))));
+    let stats: String = say(&master, &["INFO", "commandstats"]);
+    let waits = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls=")?.split(',').next()).unwrap();
+    assert!(waits.parse::<usize>().unwrap() < 32, "{waits}");
+}
+
+async fn until_applied(store: &dyn Store, change: &oncegate::operation::transition::Change) -> Written {
+    loop {
+        if let Ok(written) = store.write(change).await {
+            return written;
+        }
+    }
+}
+
+async fn until_read(store: &dyn Store, operation: &Operation) -> Option<Operation> {
+    loop {
+        if let Ok(found) = store.read(operation.id).await {
+            return found.map(|found| found.operation);
+        }
+        tokio::task::yield_now().await;
+    }
+}
