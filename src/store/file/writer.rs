@@ -291,7 +291,8 @@ mod tests {
 
     fn notes(directory: &tempfile::TempDir) -> Vec<String> {
         let file = Connection::open(directory.path().join("store.db")).unwrap();
-        let mut select = file.prepare("SELECT name FROM notes WHERE name <> 'lineage' ORDER BY name").unwrap();
+        let theirs = "SELECT name FROM notes WHERE name NOT IN ('lineage', 'clock') ORDER BY name";
+        let mut select = file.prepare(theirs).unwrap();
         select.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
     }
 }
