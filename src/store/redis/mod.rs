@@ -4,6 +4,7 @@
 //! write in the record replies as it did the first time. Only records that have ended may expire; the server must never
 //! drop another one, and one that would is refused.
 
+mod bounds;
 mod clock;
 mod cluster;
 mod connection;

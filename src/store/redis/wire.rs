@@ -14,6 +14,7 @@ use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::redis_url::Host;
+use crate::store::redis::bounds::Bounded;
 use crate::store::redis::fitness::OpenError;
 
 /// Requests that may wait to be written; the library's 50 would make callers queue for each other.
@@ -62,7 +63,8 @@ impl Wiring {
             .set_response_timeout(None)
             .set_connection_timeout(None)
             .set_pipeline_buffer_size(QUEUE);
-        let (connection, driver) = MultiplexedConnection::new_with_config(&self.login, stream, config).await?;
+        let (connection, driver) =
+            MultiplexedConnection::new_with_config(&self.login, Bounded::new(stream), config).await?;
         Ok(Wired { connection, _driver: AbortOnDropHandle::new(tokio::spawn(driver)) })
     }
 }
