@@ -31,14 +31,29 @@ end
 if request ~= '' then
   redis.call('SET', KEYS[3], request)
 end
+-- A key of ours that holds something else takes nothing, and then there must be no record either.
+local failed
+local function add(...)
+  local reply = not failed and redis.pcall(...)
+  failed = failed or type(reply) == 'table' and reply
+end
+
 if event ~= '' then
-  redis.call('RPUSH', KEYS[4], event)
+  add('RPUSH', KEYS[4], event)
 end
 if due ~= '' then
-  redis.call('ZADD', KEYS[5], due, id)
+  add('ZADD', KEYS[5], due, id)
 end
-redis.call('ZADD', KEYS[6], created, id)
-redis.call('ZADD', KEYS[7], 'INCR', 1, scope)
+add('ZADD', KEYS[6], created, id)
+add('ZADD', KEYS[7], 'INCR', 1, scope)
+if failed then
+  redis.call('DEL', KEYS[1], KEYS[3])
+  redis.pcall('LSET', KEYS[4], -1, '')
+  redis.pcall('LREM', KEYS[4], -1, '')
+  redis.pcall('ZREM', KEYS[5], id)
+  redis.pcall('ZREM', KEYS[6], id)
+  return failed
+end
 if alike and till ~= '' then
   block(alike, id, till)
 end

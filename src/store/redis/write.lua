@@ -23,7 +23,21 @@ end
 -- A record without an end is that of an unfinished operation.
 local was_open = redis.call('PTTL', KEYS[1]) < 0
 
--- The first command that writes is one that a full server refuses, so that a refusal changes nothing.
+-- What may be refused comes first, so that a refusal changes nothing: a full server refuses any of these, and a key of
+-- ours that holds something else its own.
+if alike then
+  redis.call('ZRANGE', alike, 0, 0)
+end
+local events = event ~= '' and redis.call('RPUSH', KEYS[4], event) or 0
+local placed = due ~= '' and redis.pcall('ZADD', KEYS[5], due, id)
+if type(placed) == 'table' then
+  if events > 0 then
+    redis.call('LSET', KEYS[4], -1, '')
+    redis.call('LREM', KEYS[4], -1, '')
+  end
+  return placed
+end
+
 if life ~= '' then
   redis.call('SET', KEYS[1], record, 'PX', life)
 else
@@ -43,7 +57,7 @@ elseif action == 'drop' then
   redis.call('DEL', KEYS[3])
 end
 -- The bounds of operation::event: of more than 64, the first after the oldest 8 is left out.
-if event ~= '' and redis.call('RPUSH', KEYS[4], event) > 64 then
+if events > 64 then
   redis.call('LSET', KEYS[4], 8, '')
   redis.call('LREM', KEYS[4], 1, '')
 end
@@ -54,16 +68,15 @@ if life ~= '' then
   end
 end
 if was_open and life ~= '' then
-  if tonumber(redis.call('ZADD', KEYS[6], 'INCR', -1, scope)) <= 0 then
+  local left = redis.pcall('ZADD', KEYS[6], 'INCR', -1, scope)
+  if type(left) ~= 'table' and tonumber(left) <= 0 then
     redis.call('ZREM', KEYS[6], scope)
   end
 elseif not was_open and life == '' then
-  redis.call('ZADD', KEYS[6], 'INCR', 1, scope)
+  redis.pcall('ZADD', KEYS[6], 'INCR', 1, scope)
 end
-if due ~= '' then
-  redis.call('ZADD', KEYS[5], due, id)
-else
-  redis.call('ZREM', KEYS[5], id)
+if due == '' then
+  redis.pcall('ZREM', KEYS[5], id)
 end
 if alike and till ~= '' then
   block(alike, id, till)
