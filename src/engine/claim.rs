@@ -18,6 +18,7 @@ use crate::engine::owner::{Owner, WriteError};
 use crate::engine::refusal;
 use crate::engine::run::Dispatch;
 use crate::engine::settle::{FIRST_PAUSE, LONGEST_PAUSE};
+use crate::operation::admission::{Admission, ResendRule};
 use crate::operation::transition::{Change, Ended, Opening, RequestChange, Retention, claim};
 use crate::operation::{Cause, Fence, OperationId, StoredRequest};
 use crate::store::{Claimed, StoreError};
@@ -50,15 +51,42 @@ impl Engine {
             let passenger = match self.shared.flights.enter(named.id, named.identity.fingerprint) {
                 Seat::OtherRequest => return refusal::other_request(&named).answer(),
                 Seat::Pilot(pilot) => return self.take_off(pilot, named).await,
+                Seat::Unsettled(end) => return self.stored_receipt(&named).await.unwrap_or(end).answer(),
                 Seat::Passenger(passenger) => passenger,
             };
             match wait_aboard(passenger, named.call.route.in_flight, patience).await {
                 Wait::Landed(end) if end.is_in_progress() && Instant::now() < patience => {}
                 Wait::Landed(end) => return end.answer(),
-                Wait::StillRunning => return refusal::in_progress(named.id, &named.identity).answer(),
+                Wait::StillRunning => return self.still_flying(&named).await.answer(),
                 Wait::Lost => {}
             }
         }
+    }
+
+    /// A flight knows what its own gateway knows. While that had lost the store, or the lease, another one may have ended
+    /// the operation.
+    async fn still_flying(&self, named: &NamedCall) -> Arc<Conclusion> {
+        match self.recorded(named).await {
+            Ok(end) => end.unwrap_or_else(|| refusal::in_progress(named.id, &named.identity).into()),
+            Err(error) => refusal::in_flight_without_store(named, &error).into(),
+        }
+    }
+
+    /// Another receipt than the one that our own gateway has, and that counts.
+    async fn stored_receipt(&self, named: &NamedCall) -> Option<Arc<Conclusion>> {
+        let end = self.recorded(named).await.ok()?;
+        end.filter(|end| matches!(**end, Conclusion::Receipt { .. }))
+    }
+
+    /// What the record says of an operation that has ended.
+    async fn recorded(&self, named: &NamedCall) -> Result<Option<Arc<Conclusion>>, StoreError> {
+        let Some(found) = self.store.read(named.id).await? else { return Ok(None) };
+        let row = found.operation.admit(Some(&named.identity.fingerprint), &ResendRule::NONE, self.store.now());
+        Ok(match row {
+            Admission::InProgress | Admission::TakeOver | Admission::Lapse | Admission::ClaimAgain => None,
+            Admission::KeyReused => Some(refusal::other_request(named).into()),
+            row => Some(refusal::of_record(&found, row).into()),
+        })
     }
 
     async fn take_off(self: &Arc<Self>, pilot: Pilot, named: NamedCall) -> Answer {

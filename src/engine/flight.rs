@@ -1,10 +1,11 @@
 //! Callers of one key in this process share one flight: the first flies, the others wait for where it lands.
 //!
-//! Nobody polls: a flight is a watch channel. The map is shared by all runtime threads.
+//! Nobody polls: a flight is a watch channel. The map is shared by all runtime threads. A flight whose receipt the store
+//! has not taken stays on the map when it has landed: nobody else knows what came of it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -30,6 +31,10 @@ pub struct Flights(Arc<Mutex<HashMap<OperationId, Flight>>>);
 struct Flight {
     fingerprint: Fingerprint,
     phase: watch::Receiver<Phase>,
+    /// Its receipt is still to be taken by the store.
+    is_unsettled: bool,
+    /// Where it landed, unsettled.
+    landed: Option<Arc<Conclusion>>,
 }
 
 /// What a caller finds who wants to fly.
@@ -38,19 +43,24 @@ pub enum Seat {
     Pilot(Pilot),
     /// Wait for the pilot.
     Passenger(Passenger),
+    /// It has landed, and the store does not know yet.
+    Unsettled(Arc<Conclusion>),
     /// A flight with this key carries another request.
     OtherRequest,
 }
 
 impl Flights {
     pub fn enter(&self, id: OperationId, fingerprint: Fingerprint) -> Seat {
-        let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut flights = self.lock();
         match flights.entry(id) {
             Entry::Occupied(flight) if flight.get().fingerprint != fingerprint => Seat::OtherRequest,
-            Entry::Occupied(flight) => Seat::Passenger(Passenger { phase: flight.get().phase.clone() }),
+            Entry::Occupied(flight) => match &flight.get().landed {
+                Some(conclusion) => Seat::Unsettled(conclusion.clone()),
+                None => Seat::Passenger(Passenger { phase: flight.get().phase.clone() }),
+            },
             Entry::Vacant(free) => {
                 let (sender, phase) = watch::channel(Phase::Claiming);
-                free.insert(Flight { fingerprint, phase });
+                free.insert(Flight { fingerprint, phase, is_unsettled: false, landed: None });
                 Seat::Pilot(Pilot { id, flights: self.clone(), phase: sender, landed: false })
             }
         }
@@ -58,22 +68,62 @@ impl Flights {
 
     /// The running flight of an operation, for those who only want to see it land.
     pub fn watch(&self, id: OperationId) -> Option<Passenger> {
-        let flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let flights = self.lock();
         flights.get(&id).map(|flight| Passenger { phase: flight.phase.clone() })
     }
 
-    /// Takes a flight off the map. Its passengers still wait for it; whoever comes next may fly.
+    /// Takes a flight off the map. Its passengers still wait for it; whoever comes next may fly. One that has landed is
+    /// as good as settled.
     pub fn give_up(&self, id: OperationId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let mut flights = self.lock();
+        if flights.get(&id).is_some_and(|flight| flight.landed.is_none()) {
+            flights.remove(&id);
+        }
     }
 
-    /// Another pilot may have the seat by now.
-    fn remove(&self, pilot: &Pilot) {
-        let own = pilot.phase.subscribe();
-        let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if flights.get(&pilot.id).is_some_and(|flight| flight.phase.same_channel(&own)) {
-            flights.remove(&pilot.id);
+    /// Keeps a running flight on the map beyond its landing, for as long as the answer is held.
+    pub fn hold(&self, id: OperationId) -> Unsettled {
+        if let Some(flight) = self.lock().get_mut(&id) {
+            flight.is_unsettled = true;
         }
+        Unsettled { id, flights: self.clone() }
+    }
+
+    /// Off the map before anybody is told, so that whoever comes after the landing asks the store. Another pilot may
+    /// have the seat by now.
+    fn land(&self, pilot: &Pilot, conclusion: Option<&Arc<Conclusion>>) {
+        let own = pilot.phase.subscribe();
+        let mut flights = self.lock();
+        match flights.get_mut(&pilot.id).filter(|flight| flight.phase.same_channel(&own)) {
+            Some(flight) if flight.is_unsettled && conclusion.is_some() => flight.landed = conclusion.cloned(),
+            Some(_) => drop(flights.remove(&pilot.id)),
+            None => {}
+        }
+    }
+
+    fn settle(&self, id: OperationId) {
+        let mut flights = self.lock();
+        match flights.get_mut(&id) {
+            Some(flight) if flight.landed.is_some() => drop(flights.remove(&id)),
+            Some(flight) => flight.is_unsettled = false,
+            None => {}
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<OperationId, Flight>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Held by whoever still brings the receipt to the store. Every exit takes a landed flight off the map.
+pub struct Unsettled {
+    id: OperationId,
+    flights: Flights,
+}
+
+impl Drop for Unsettled {
+    fn drop(&mut self) {
+        self.flights.settle(self.id);
     }
 }
 
@@ -92,18 +142,19 @@ impl Pilot {
         self.phase.send_replace(Phase::Running);
     }
 
-    /// Off the map first, so that whoever comes after the landing asks the store.
+    /// The call is over, and this came of it.
     pub fn land(mut self, conclusion: Conclusion) {
         self.landed = true;
-        self.flights.remove(&self);
-        self.phase.send_replace(Phase::Landed(Arc::new(conclusion)));
+        let conclusion = Arc::new(conclusion);
+        self.flights.land(&self, Some(&conclusion));
+        self.phase.send_replace(Phase::Landed(conclusion));
     }
 }
 
 impl Drop for Pilot {
     fn drop(&mut self) {
         if !self.landed {
-            self.flights.remove(self);
+            self.flights.land(self, None);
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::engine::answer::Answer;
 use crate::engine::call::NamedCall;
 use crate::engine::refusal;
 use crate::operation::Scope;
+use crate::store::StoreError;
 
 /// How long an answer of the store is believed while there is room by it, or none.
 const FRESH: Duration = Duration::from_secs(1);
@@ -92,19 +93,20 @@ impl Count {
 impl Engine {
     /// Refuses a new key of a scope that has as many unfinished operations as it may. A key with a record is answered
     /// by it, and a store that does not say how many there are will say more about the claim.
-    pub(super) async fn open_gate(&self, named: &NamedCall) -> Option<Answer> {
+    pub(super) async fn open_gate(&self, named: &NamedCall) -> Result<Option<Answer>, StoreError> {
         let (headroom, scope) = (&self.shared.headroom, &named.identity.scope);
         let room = match headroom.room(scope) {
-            Room::Unclear => headroom.told(scope, self.store.count_open(scope).await.ok()?),
+            Room::Unclear => match self.store.count_open(scope).await {
+                Ok(open) => headroom.told(scope, open),
+                Err(_) => return Ok(None),
+            },
             room @ (Room::Left | Room::NoneLeft) => room,
         };
         if room == Room::Left || self.shared.flights.watch(named.id).is_some() {
-            return None;
+            return Ok(None);
         }
-        match self.store.read(named.id).await {
-            Ok(None) => Some(refusal::too_many_open(named, headroom.most).answer()),
-            Ok(Some(_)) | Err(_) => None,
-        }
+        let is_new = self.store.read(named.id).await?.is_none();
+        Ok(is_new.then(|| refusal::too_many_open(named, headroom.most).answer()))
     }
 }
 

@@ -114,7 +114,7 @@ impl Run<'_> {
             (Durable::Yes, None) => Conclusion::Problem { problem: refusal::unavailable(&self.owner.operation), marks },
             (Durable::Superseded(found), _) => self.superseded(&found),
             (Durable::NotYet, _) => {
-                self.keep_writing(word);
+                self.keep_settling(word);
                 let detail = "The call ran, and its long answer went to its caller; the store could not keep it yet.";
                 Conclusion::Problem { problem: Problem::new(Code::ResultUnavailable, detail), marks }
             }

@@ -50,7 +50,7 @@ use crate::entropy::Entropy;
 use crate::operation::admission::Admission;
 use crate::operation::transition::{Ownership, Retention, Step};
 use crate::operation::{Operation, OwnerId, WriteId};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::upstream::{Client, SendBody};
 
 /// Claims that are taken back at the same time; the rest is left to the end of its lease.
@@ -114,16 +114,10 @@ impl Engine {
             Err(refused) => return *refused,
         };
         self.notice_scope(&named);
-        if let Some(refused) = self.open_gate(&named).await {
-            return refused;
-        }
-        if let Some(refused) = self.rate_gate(&named).await {
-            return refused;
-        }
         let route = Arc::clone(&named.call.route);
         let answer = match route.on_store_down {
-            OnStoreDown::Reject => self.fly(named).await,
-            OnStoreDown::Pass => self.fly_or_pass(named).await,
+            OnStoreDown::Reject => self.through_gates(named).await,
+            OnStoreDown::Pass => self.through_gates_or_pass(named).await,
         };
         if let Some(lane) = self.lane(&route).filter(|_| answer.marks.replayed) {
             lane.counters.replays.add();
@@ -140,8 +134,8 @@ impl Engine {
     }
 
     /// The route says that a call whose claim failed goes on unguarded: nothing was sent so far.
-    async fn fly_or_pass(self: &Arc<Self>, named: NamedCall) -> Answer {
-        let answer = self.fly(named.clone()).await;
+    async fn through_gates_or_pass(self: &Arc<Self>, named: NamedCall) -> Answer {
+        let answer = self.through_gates(named.clone()).await;
         if !answer.is_for_want_of_store() {
             return answer;
         }
@@ -192,25 +186,37 @@ impl Engine {
         &self.shared
     }
 
-    /// The route's rate counts sends that may come, not looks at the past: an existing record answers first.
-    async fn rate_gate(self: &Arc<Self>, named: &NamedCall) -> Option<Answer> {
-        let route = &named.call.route;
-        if !self.shared.limits.has(&route.name) || self.answers_without_sending(named).await {
-            return None;
+    /// A store that does not answer at a gate would not take a claim either, and each question may take its whole timeout.
+    async fn through_gates(self: &Arc<Self>, named: NamedCall) -> Answer {
+        let refused = match self.open_gate(&named).await {
+            Ok(None) => self.rate_gate(&named).await,
+            refused => refused,
+        };
+        match refused {
+            Ok(None) => self.fly(named).await,
+            Ok(Some(refused)) => refused,
+            Err(error) => refusal::store_unavailable(&named, &error).answer(),
         }
-        let wait = self.shared.limits.take(&route.name).err()?;
-        Some(refusal::rate_limited(named, wait).answer())
     }
 
-    /// A store that cannot be read is no reason to refuse here: the claim says so better.
-    async fn answers_without_sending(&self, named: &NamedCall) -> bool {
-        if self.shared.flights.watch(named.id).is_some() {
-            return true;
+    /// The route's rate counts sends that may come, not looks at the past: an existing record answers first.
+    async fn rate_gate(&self, named: &NamedCall) -> Result<Option<Answer>, StoreError> {
+        let name = &named.call.route.name;
+        if !self.shared.limits.has(name) || self.answers_without_sending(named).await? {
+            return Ok(None);
         }
-        let Ok(found) = self.store.read(named.id).await else { return true };
+        let wait = self.shared.limits.take(name).err();
+        Ok(wait.map(|wait| refusal::rate_limited(named, wait).answer()))
+    }
+
+    async fn answers_without_sending(&self, named: &NamedCall) -> Result<bool, StoreError> {
+        if self.shared.flights.watch(named.id).is_some() {
+            return Ok(true);
+        }
         let rule = named.resend_rule();
+        let found = self.store.read(named.id).await?;
         let row = found.map(|found| found.operation.admit(Some(&named.identity.fingerprint), &rule, self.store.now()));
-        !matches!(row, None | Some(Admission::ClaimAgain | Admission::TakeOver))
+        Ok(!matches!(row, None | Some(Admission::ClaimAgain | Admission::TakeOver)))
     }
 
     fn owner(&self, operation: Operation, since: Instant) -> Owner {

@@ -103,6 +103,12 @@ pub fn store_unavailable(named: &NamedCall, error: &StoreError) -> Conclusion {
     Conclusion::Problem { problem: store_problem(error), marks: marks(named.id, &named.identity, execution) }
 }
 
+/// The call is being made here, and the store cannot say whether somebody else has ended it.
+pub fn in_flight_without_store(named: &NamedCall, error: &StoreError) -> Conclusion {
+    let marks = marks(named.id, &named.identity, Execution::InProgress);
+    Conclusion::Problem { problem: store_problem(error), marks }
+}
+
 /// A store that does not answer, or whose record cannot be read, as a problem.
 pub fn store_problem(error: &StoreError) -> Problem {
     if matches!(error, StoreError::LostMemory(_)) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 use sha2::{Digest, Sha256};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::crash_point::{self, Point};
 use crate::engine::answer::{Answer, Body, Content, Execution, Marks};
@@ -133,7 +133,7 @@ impl Run<'_> {
             }
             Durable::Superseded(found) => self.superseded(&found),
             Durable::NotYet => {
-                self.keep_writing(word);
+                self.keep_settling(word);
                 let marks = Marks { receipt_none: true, ..marks };
                 Conclusion::Answer { status, headers, body, marks }
             }
@@ -157,7 +157,7 @@ impl Run<'_> {
             }
             Durable::Superseded(found) => self.superseded(&found),
             Durable::NotYet => {
-                self.keep_writing(word);
+                self.keep_settling(word);
                 let detail = "The call ran, but its answer was cut and the store could not keep what is known of it.";
                 let problem =
                     Problem::new(Code::ResultUnavailable, detail).with_status(StatusCode::BAD_GATEWAY.as_u16());
@@ -248,12 +248,12 @@ impl Run<'_> {
                 }
                 Err(WriteError::Store(error)) => {
                     tracing::warn!(operation = %self.owner.operation.id, %error, "receipt not kept yet");
-                    if !error.may_pass() || Instant::now() + pause >= until {
+                    if !error.may_pass() || Instant::now() >= until {
                         return Durable::NotYet;
                     }
                 }
             }
-            sleep(pause).await;
+            sleep_until(until.min(Instant::now() + pause)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
@@ -261,6 +261,16 @@ impl Run<'_> {
     /// The run is over and nobody else writes as this owner, so a task may go on in its name.
     pub(super) fn keep_writing(&self, word: LastWord) {
         self.engine.shared.tasks.spawn(word.keep_writing(self.owner.clone()));
+    }
+
+    /// As `keep_writing`; meanwhile whoever repeats the call here is told what came of it.
+    pub(super) fn keep_settling(&self, word: LastWord) {
+        let held = self.engine.shared.flights.hold(self.owner.operation.id);
+        let writing = word.keep_writing(self.owner.clone());
+        self.engine.shared.tasks.spawn(async move {
+            writing.await;
+            drop(held);
+        });
     }
 
     pub(super) fn word(&self, word: Word) -> LastWord {

@@ -4,6 +4,7 @@ use oncegate::engine::answer::Execution;
 use oncegate::engine::problem::Code;
 use oncegate::operation::{Cause, EventKind, State, StateName as S};
 
+use crate::rig::gateway::id;
 use crate::rig::store::TIMEOUT;
 use crate::rig::{Act, Ask, Fault, Gateway, Setup, Step, answers, ms, secs};
 
@@ -175,4 +176,36 @@ async fn a_lease_that_cannot_be_renewed_for_a_while_is_renewed_later() {
     gateway.neighbour().worker();
     assert_eq!(gateway.call("k").await.status, 200);
     assert_eq!(gateway.states("k").await, [S::Claimed, S::Sent, S::Succeeded]);
+}
+
+/// A rate has the store asked before the claim does.
+#[tokio::test(start_paused = true)]
+async fn a_route_with_a_rate_waits_for_its_store_no_longer_than_others() {
+    let retry = "max_attempts = 5\n[routes.limit]\nrate = \"5/s\"";
+    let gateway = Gateway::before(vec![], Setup { retry, ..Setup::UNSAFE });
+    gateway.store.goes_away();
+    let told = gateway.call("k").await;
+    assert_eq!((told.problem(), told.at), ((503, Some(Code::StoreUnavailable)), TIMEOUT));
+    gateway.store.comes_back();
+    assert_eq!(gateway.call("k").await.says(), (201, "says 201", false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_repeats_a_call_without_a_kept_receipt_is_told_its_answer_until_one_is_stored() {
+    let gateway = Gateway::before(vec![answers(200).after(secs(1)).body("charged").into()], Setup::UNSAFE);
+    let caller = gateway.caller(Ask::keyed("k").within(secs(5)));
+    gateway.upstream.has_seen(1).await;
+    gateway.store.goes_away();
+    assert!(caller.await.unwrap().marks.receipt_none);
+
+    let repeat = gateway.call("k").await;
+    assert_eq!(repeat.says(), (200, "charged", false));
+    assert!(repeat.marks.receipt_none);
+    gateway.store.comes_back();
+    gateway.has_become("k", S::Succeeded).await;
+    gateway.is_idle().await;
+    let kept = gateway.call("k").await;
+    assert_eq!((kept.says(), kept.marks.receipt_none), ((200, "charged", true), false));
+    assert!(gateway.engine.shared().flights.watch(id("k")).is_none());
+    assert_eq!(gateway.upstream.seen().len(), 1);
 }

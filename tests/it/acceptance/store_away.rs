@@ -53,8 +53,7 @@ fn c27_an_answer_that_could_not_be_kept_is_told_and_kept_later(mut ground: Groun
     let first = answered_without_store(&gateway, &upstream, &mut ground);
     ground.server().restart();
 
-    let kept = eventually("the receipt", || Some(gateway.charge("k-1").send()).filter(is_known)).expect(201);
-    assert!(kept.is_replay());
+    let kept = eventually("the receipt", || Some(gateway.charge("k-1").send()).filter(Answer::is_replay)).expect(201);
     assert_eq!((&kept.body, kept.operation(), upstream.effects()), (&first.body, first.operation(), 1));
 }
 
@@ -116,12 +115,6 @@ fn answered_without_store(gateway: &Gateway, upstream: &ScriptedUpstream, ground
     assert_eq!(answer.header("Oncegate-Receipt"), Some("none"), "{answer:?}");
     assert_eq!((answer.body.as_slice(), answer.execution()), (br#"{"id": "ch_1"}"#.as_slice(), Some("executed")));
     answer
-}
-
-/// Not while the store is away, the lease runs, or the owner has not yet spoken.
-fn is_known(answer: &Answer) -> bool {
-    let passing = [(503, "store-unavailable"), (409, "in-progress"), (409, "outcome-unknown")];
-    !passing.iter().any(|(status, code)| answer.status == *status && answer.json()["code"] == *code)
 }
 
 #[track_caller]
