@@ -1,5 +1,6 @@
 //! `/livez` and `/readyz`: whether the process lives, and whether it should get requests.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::engine::answer::Marks;
 use crate::engine::problem::{Code, Problem};
 use crate::server::body::ResponseBody;
 use crate::server::respond;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 /// Probes have short timeouts of their own, and the store must not make one late that does not ask for it.
 const STORE_PATIENCE: Duration = Duration::from_millis(500);
@@ -127,9 +128,15 @@ impl Health {
 pub async fn store_health(store: &dyn Store) -> StoreHealth {
     match timeout(STORE_PATIENCE, store.ping()).await {
         Ok(Ok(())) => StoreHealth { ok: true, error: None },
-        Ok(Err(error)) => StoreHealth { ok: false, error: Some(error.to_string()) },
+        Ok(Err(error)) => StoreHealth { ok: false, error: Some(with_sources(&error)) },
         Err(_) => StoreHealth { ok: false, error: Some("no answer yet".to_owned()) },
     }
+}
+
+/// The whole story: "cannot be reached" alone leaves an operator to guess.
+fn with_sources(error: &StoreError) -> String {
+    let sources = std::iter::successors(error.source(), |error| (*error).source());
+    sources.fold(error.to_string(), |story, error| format!("{story}: {error}"))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
@@ -25,27 +25,47 @@ const UNREADABLE: usize = 4096;
 pub async fn sweep(engine: Arc<Engine>, stop: CancellationToken) {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut unreadable = HashSet::new();
+    let (mut unreadable, mut outage) = (HashSet::new(), Outage::default());
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-        recover_due(&engine, &mut unreadable).await;
+        recover_due(&engine, &mut unreadable, &mut outage).await;
         purge(&engine).await;
+    }
+}
+
+/// Whether the store takes its steps. The log says it once when that changes, and at the start if it does not.
+#[derive(Default)]
+struct Outage(Option<Instant>);
+
+impl Outage {
+    fn note<T>(&mut self, step: &Result<T, StoreError>) {
+        match (self.0, step) {
+            (None, Err(error)) => {
+                self.0 = Some(Instant::now());
+                tracing::warn!(
+                    error = error as &dyn std::error::Error,
+                    "store away: guarded calls get 503 store-unavailable and are not sent; reads pass"
+                );
+            }
+            (Some(since), Ok(_)) => {
+                self.0 = None;
+                let away_ms = crate::clock::millis(since.elapsed());
+                tracing::info!(away_ms, "store back: guarded calls are made again");
+            }
+            (None, Ok(_)) | (Some(_), Err(_)) => {}
+        }
     }
 }
 
 /// Records that cannot be read stay first in line, those of a newer version for as long as an upgrade takes, and must
 /// not keep the others back.
-async fn recover_due(engine: &Arc<Engine>, unreadable: &mut HashSet<OperationId>) {
+async fn recover_due(engine: &Arc<Engine>, unreadable: &mut HashSet<OperationId>, outage: &mut Outage) {
     if unreadable.len() > UNREADABLE {
         unreadable.clear();
     }
-    let due = match engine.store().due(OPERATIONS + unreadable.len()).await {
-        Ok(due) => due,
-        Err(error) => {
-            tell_of_loss(engine, Some(&error));
-            return tracing::debug!(%error, "the store did not say whose leases are over");
-        }
-    };
-    tell_of_loss(engine, None);
+    let due = engine.store().due(OPERATIONS + unreadable.len()).await;
+    outage.note(&due);
+    tell_of_loss(engine, due.as_ref().err());
+    let Ok(due) = due else { return };
     let mut looks = JoinSet::new();
     for id in due.into_iter().filter(|id| !unreadable.contains(id)).collect::<Vec<_>>() {
         if looks.len() >= AT_ONCE {
