@@ -12,8 +12,8 @@ use crate::faults::redis_loss::Loss;
 use crate::faults::storm::Reach;
 use crate::faults::{Repeat, any_seed, caller, kills, power_loss, races, redis_loss, settings, storm};
 use crate::support::ground::Ground;
-use crate::support::link::Link;
 use crate::support::redis_fleet::{ClusterFleet, SentinelFleet};
+use crate::support::toxic::{Toxic, ToxicProxy};
 use crate::support::{PATIENCE, eventually};
 
 const ROUNDS: usize = 3;
@@ -69,17 +69,17 @@ fn a_killed_redis_takes_no_receipt_with_it() {
 fn an_owner_that_hears_after_its_lease_that_it_may_send_sends_nothing() {
     let oracle = Oracle::start(Entropy::seeded(0), 0);
     let mut ground = Ground::redis();
-    let link = Link::to(ground.server().address());
+    let proxy = ToxicProxy::to(ground.server().address());
     let patient = settings(&oracle).top("store.timeout = '30s'");
-    let late = patient.start_on(&format!("redis://{}", link.address));
+    let late = patient.start_on(&proxy.url());
     let other = patient.start(&ground);
     // The server knows the script from here on and needs to be sent it only once.
     caller::charge(late.address(), &Repeat::Unsafe.key("before"), PATIENCE).unwrap().expect(201);
-    link.hold_answers_from(MARKED_SENT);
+    proxy.turn_at(MARKED_SENT, Toxic::Unheard);
     let (at, key) = (late.address(), Repeat::Unsafe.key("late"));
     let asked = thread::spawn(move || caller::charge(at, &Repeat::Unsafe.key("late"), PATIENCE));
     eventually("the end of the lease", || other.operations("?state=unknown").pop());
-    link.let_answers_go();
+    proxy.heal();
     asked.join().unwrap().unwrap().expect_problem(409, "outcome-unknown");
     assert_eq!((oracle.account(&key).sends, other.operations("?state=unknown").len()), (0, 1));
 }
@@ -88,15 +88,15 @@ fn an_owner_that_hears_after_its_lease_that_it_may_send_sends_nothing() {
 fn a_receipt_that_was_kept_without_the_gateway_hearing_of_it_is_a_receipt() {
     let oracle = Oracle::start(Entropy::seeded(0), 0);
     let mut ground = Ground::redis();
-    let link = Link::to(ground.server().address());
+    let proxy = ToxicProxy::to(ground.server().address());
     let hasty = settings(&oracle).top("store.timeout = '200ms'");
-    let gateway = hasty.start_on(&format!("redis://{}", link.address));
+    let gateway = hasty.start_on(&proxy.url());
     caller::charge(gateway.address(), &Repeat::Unsafe.key("before"), PATIENCE).unwrap().expect(201);
-    link.hold_answers_from(SETTLED);
+    proxy.turn_at(SETTLED, Toxic::Unheard);
     let (at, key) = (gateway.address(), Repeat::Unsafe.key("unheard"));
     let asked = thread::spawn(move || caller::charge(at, &Repeat::Unsafe.key("unheard"), PATIENCE));
     eventually("a write that is not answered", || gateway.log().contains("receipt not kept yet").then_some(()));
-    link.let_answers_go();
+    proxy.heal();
     let first = asked.join().unwrap().unwrap().expect(201);
     assert_eq!((first.header("Oncegate-Receipt"), first.is_replay()), (None, false), "{first:?}");
     let again = caller::charge(at, &key, PATIENCE).unwrap().expect(201);

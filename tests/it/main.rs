@@ -8,6 +8,7 @@ mod broken_disk;
 mod clocks;
 mod crash_points;
 mod crashes;
+mod dying_redis;
 #[allow(dead_code, reason = "what only the other suites need")]
 mod faults;
 mod file_store;

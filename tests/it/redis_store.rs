@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use oncegate::store::redis::RedisStore;
 use oncegate::store::{Store, StoreError};
-use redis::{Connection, FromRedisValue};
+use redis::FromRedisValue;
 
 use crate::support::redis_server::RedisServer;
 
@@ -24,14 +24,9 @@ async fn open(url: &str, timeout: Duration) -> RedisStore {
     RedisStore::connect(url, "shop", timeout).await.unwrap()
 }
 
-/// Says something to the server past the store, as an operator would.
+/// Says something to the server past the store.
 fn say<T: FromRedisValue>(server: &RedisServer, words: &[&str]) -> T {
-    let (name, arguments) = words.split_first().unwrap();
-    redis::cmd(name).arg(arguments).query(&mut admin(server)).unwrap()
-}
-
-fn admin(server: &RedisServer) -> Connection {
-    redis::Client::open(server.url()).unwrap().get_connection().unwrap()
+    server.say(words)
 }
 
 /// Returns when the store takes writes, which it has to within a while.

@@ -21,8 +21,8 @@ use crate::plan::{Cell, Death, Kept, Story};
 use crate::support::PATIENCE;
 use crate::support::client::Answer;
 use crate::support::gateway::{Gateway, Settings};
-use crate::support::link::Link;
 use crate::support::redis_server::RedisServer;
+use crate::support::toxic::{Toxic, ToxicProxy};
 
 /// What I7 allows beyond the lease.
 const GRACE: Duration = Duration::from_secs(2);
@@ -56,7 +56,7 @@ struct Lane {
     cell: Cell,
     gateway: Gateway,
     oracle: Oracle,
-    link: Option<Link>,
+    link: Option<ToxicProxy>,
     entropy: Entropy,
     kills: usize,
     /// The last start of a gateway; longer than a moment only on a machine with too much to do.
@@ -70,7 +70,7 @@ pub fn play(cell: Cell, server: &RedisServer, number: usize, rounds: usize, entr
     let oracle = Oracle::start(entropy.clone(), SLOWEST);
     let journal = directory.path().join("journal");
     oracle.keep_journal(&journal);
-    let link = (cell.row.story == Story::Unanswered).then(|| Link::to(server.address()));
+    let link = (cell.row.story == Story::Unanswered).then(|| ToxicProxy::to(server.address()));
     let server = link.as_ref().map_or(server.address(), |link| link.address);
     let url = match cell.kept {
         Kept::File => format!("file:{}", store_in(&directory).display()),
@@ -168,11 +168,11 @@ impl Lane {
     /// The call over which somebody is to die; where a link is, with the reply to the claim held up on it.
     fn ask_once(&mut self, key: &str) {
         if let Some(link) = &self.link {
-            link.hold_answers_from(self.claim_mark());
+            link.turn_at(self.claim_mark(), Toxic::Unheard);
         }
         self.ask(key);
         if let Some(link) = &self.link {
-            link.let_answers_go();
+            link.heal();
         }
     }
 

@@ -1,41 +1,51 @@
 //! What happens to a step when the server or the way to it fails.
 
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
+use oncegate::operation::OperationId;
 use oncegate::store::{Claimed, Store, StoreError, Written};
 
+use super::keeping::key_of;
 use super::{PATIENT, failing, open, recovered, say};
 use crate::support::operations::*;
-use crate::support::redis_proxy::{Fault, RedisProxy};
 use crate::support::redis_server::RedisServer;
+use crate::support::toxic::{Toxic, ToxicProxy};
+
+/// Comes in every question that runs one.
+const SCRIPT: &[u8] = b"EVAL";
 
 #[tokio::test]
 async fn a_lost_answer_is_asked_for_again() {
     let server = RedisServer::start();
-    let proxy = RedisProxy::before(server.address()).await;
+    let proxy = ToxicProxy::to(server.address());
     let store = open(&proxy.url(), PATIENT).await;
-    for fault in
-        [Fault::Cut, Fault::CutAfter(b"$16\r\nhalf"), Fault::Instead(b"\x00garbage\r\n"), Fault::Instead(b"+OK\r\n")]
-    {
-        let key = format!("{fault:?}");
-        proxy.spoil(fault);
+    for toxic in [
+        Toxic::Cut,
+        Toxic::CutAfter(9),
+        Toxic::Instead(b"\x00garbage\r\n"),
+        Toxic::Instead(b"$999999999999\r\n"),
+        Toxic::Before(b"+OK\r\n"),
+    ] {
+        let key = format!("{toxic:?}");
+        proxy.spoil(SCRIPT, toxic);
         let claimed = won(&store, claim(&store, &key)).await;
         assert!(proxy.has_spoiled());
-        proxy.spoil(fault);
+        proxy.spoil(SCRIPT, toxic);
         let running = applied(&store, sent(&store, &claimed)).await;
         assert!(proxy.has_spoiled());
         assert_eq!(store.read(running.id).await.unwrap().unwrap().operation, running);
-        assert_eq!(store.events(running.id).await.unwrap().len(), 2, "{fault:?}");
+        assert_eq!(store.events(running.id).await.unwrap().len(), 2, "{toxic:?}");
     }
 }
 
 #[tokio::test]
 async fn a_note_with_a_lost_answer_still_says_what_was_there() {
     let server = RedisServer::start();
-    let proxy = RedisProxy::before(server.address()).await;
+    let proxy = ToxicProxy::to(server.address());
     let store = open(&proxy.url(), PATIENT).await;
     store.remember("rules", "old", None).await.unwrap();
-    proxy.spoil(Fault::Cut);
+    proxy.spoil(SCRIPT, Toxic::Cut);
     assert_eq!(store.remember("rules", "new", None).await.unwrap().as_deref(), Some("old"));
     assert_eq!(store.remember("rules", "newer", None).await.unwrap().as_deref(), Some("new"));
 }
@@ -43,10 +53,10 @@ async fn a_note_with_a_lost_answer_still_says_what_was_there() {
 #[tokio::test]
 async fn a_no_is_a_no_at_once() {
     let server = RedisServer::start();
-    let proxy = RedisProxy::before(server.address()).await;
+    let proxy = ToxicProxy::to(server.address());
     let store = open(&proxy.url(), PATIENT).await;
     for said in ["-ERR injected by the case\r\n", "-NOREPLICAS Not enough good replicas to write.\r\n"] {
-        proxy.spoil(Fault::Instead(said.as_bytes()));
+        proxy.spoil(SCRIPT, Toxic::Instead(said.as_bytes()));
         let error = store.claim(&claim(&store, said), None).await.unwrap_err();
         let words = said.trim_start_matches('-').trim_end();
         assert!(matches!(&error, StoreError::Refused(why) if why == words), "{error:?}");
@@ -57,10 +67,10 @@ async fn a_no_is_a_no_at_once() {
 #[tokio::test]
 async fn a_server_that_is_not_ready_is_asked_again() {
     let server = RedisServer::start();
-    let proxy = RedisProxy::before(server.address()).await;
+    let proxy = ToxicProxy::to(server.address());
     let store = open(&proxy.url(), PATIENT).await;
     for said in ["-LOADING Redis is loading the dataset in memory\r\n", "-CLUSTERDOWN Hash slot not served\r\n"] {
-        proxy.spoil(Fault::Instead(said.as_bytes()));
+        proxy.spoil(SCRIPT, Toxic::Instead(said.as_bytes()));
         won(&store, claim(&store, said)).await;
         assert!(proxy.has_spoiled());
     }
@@ -69,9 +79,9 @@ async fn a_server_that_is_not_ready_is_asked_again() {
 #[tokio::test]
 async fn a_connection_that_fell_silent_is_replaced() {
     let server = RedisServer::start();
-    let proxy = RedisProxy::before(server.address()).await;
+    let proxy = ToxicProxy::to(server.address());
     let store = open(&proxy.url(), Duration::from_millis(500)).await;
-    proxy.spoil(Fault::Silence);
+    proxy.spoil(SCRIPT, Toxic::Blackhole);
     let change = claim(&store, "unheard");
     let first = store.claim(&change, None).await;
     assert!(matches!(first, Err(StoreError::Timeout) | Ok(Claimed::Won)), "{first:?}");
@@ -181,4 +191,45 @@ async fn a_full_server_refuses_and_nothing_is_written() {
     say::<()>(&server, &["CONFIG", "SET", "maxmemory", "0"]);
     won(&store, change).await;
     applied(&store, settle).await;
+}
+
+#[tokio::test]
+async fn a_key_of_ours_that_holds_something_else_takes_nothing() {
+    let server = RedisServer::start();
+    let store = open(&server.url(), PATIENT).await;
+    let running = put_sent(&store, claim(&store, "running")).await;
+    let settle = settled(&store, &running, receipt("done"), KEPT_LONG);
+    let change = claim(&store, "new");
+    let id = change.operation.id;
+    let index = |index: &str, id: OperationId| format!("oncegate:{{shop:{:02x}}}:{index}", id.bucket());
+    for key in [key_of("r", id), key_of("e", id), index("l", id), index("o", id)] {
+        refuses(&server, &key, || store.claim(&change, None)).await;
+        assert_eq!(store.read(id).await.unwrap(), None, "{key}");
+    }
+    for key in [key_of("e", running.id), index("l", running.id)] {
+        refuses(&server, &key, || store.write(&settle)).await;
+        assert_eq!(store.read(running.id).await.unwrap().unwrap().operation, running, "{key}");
+    }
+    won(&store, change).await;
+    applied(&store, settle).await;
+    assert_eq!((store.events(id).await.unwrap().len(), store.events(running.id).await.unwrap().len()), (1, 3));
+}
+
+/// While `key` is somebody else's.
+async fn refuses<T: Debug, F: Future<Output = Result<T, StoreError>>>(
+    server: &RedisServer,
+    key: &str,
+    step: impl FnOnce() -> F,
+) {
+    let ours: bool = say(server, &["EXISTS", key]);
+    if ours {
+        say::<()>(server, &["RENAME", key, "aside"]);
+    }
+    say::<()>(server, &["HSET", key, "their", "own"]);
+    let refusal = step().await;
+    assert!(matches!(&refusal, Err(StoreError::Refused(why)) if why.starts_with("WRONGTYPE")), "{key}: {refusal:?}");
+    say::<()>(server, &["DEL", key]);
+    if ours {
+        say::<()>(server, &["RENAME", "aside", key]);
+    }
 }

@@ -206,7 +206,7 @@ fn keys(server: &RedisServer) -> Vec<String> {
     keys.into_iter().filter(|key| !is_of_the_fleet(key)).collect()
 }
 
-fn key_of(part: &str, id: OperationId) -> String {
+pub fn key_of(part: &str, id: OperationId) -> String {
     format!("oncegate:{{shop:{:02x}}}:{part}:{id}", id.bucket())
 }
 

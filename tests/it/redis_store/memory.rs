@@ -81,7 +81,7 @@ async fn another_store_of_the_same_name_is_left_alone() {
     let ours = open(&server.url(), PATIENT).await;
     let theirs = open(&format!("{}/1", server.url()), PATIENT).await;
     let long_ago = ["HSET", EPOCH, "founded", "1"];
-    redis::pipe().cmd("SELECT").arg(1).cmd("HSET").arg(&long_ago[1..]).exec(&mut super::admin(&server)).unwrap();
+    redis::pipe().cmd("SELECT").arg(1).cmd("HSET").arg(&long_ago[1..]).exec(&mut server.admin()).unwrap();
     say::<()>(&server, &["SWAPDB", "0", "1"]);
     expect_lost(ours.claim(&claim(&ours, "k"), None).await);
     say::<()>(&server, &["SWAPDB", "0", "1"]);

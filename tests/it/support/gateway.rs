@@ -96,11 +96,25 @@ impl Settings {
 
     /// Its records are at `store`.
     pub fn start_on(&self, store: &str) -> Gateway {
-        let top = format!("store.url = '{store}'\nstore.namespace = '{NAMESPACE}'\n{}", self.top);
-        let settings = Self { top, ..self.clone() };
+        let settings = self.on_store(store);
         let directory = tempfile::tempdir().unwrap();
         let (process, ports) = settings.launch(&directory);
         Gateway { settings, directory, process, ports }
+    }
+
+    /// What a gateway says that does not start on `store`.
+    pub fn refusal(&self, store: &str) -> String {
+        let settings = self.on_store(store);
+        let directory = tempfile::tempdir().unwrap();
+        settings.write(&directory);
+        let status = settings.spawn(&directory).0.wait().unwrap();
+        assert!(!status.success(), "{}", log(&directory));
+        log(&directory)
+    }
+
+    fn on_store(&self, store: &str) -> Self {
+        let top = format!("store.url = '{store}'\nstore.namespace = '{NAMESPACE}'\n{}", self.top);
+        Self { top, ..self.clone() }
     }
 
     /// Somebody else may take a port before the gateway does; then others are tried.
@@ -227,6 +241,13 @@ impl Gateway {
     /// As somebody asks who wants to know of the store.
     pub fn store_readiness(&self) -> Answer {
         Call::new(self.ports.health, "GET", "/readyz?store=1").send()
+    }
+
+    /// Bytes of memory that the process has now.
+    pub fn resident_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.0.id())).unwrap();
+        let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
+        kilobytes.unwrap().parse::<u64>().unwrap() << 10
     }
 
     pub fn log(&self) -> String {

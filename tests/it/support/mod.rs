@@ -5,15 +5,15 @@ pub mod client;
 pub mod disk;
 pub mod gateway;
 pub mod ground;
-pub mod link;
 pub mod lives;
 pub mod operations;
 pub mod redis_fleet;
-pub mod redis_proxy;
 pub mod redis_server;
 pub mod script;
+pub mod small_disk;
 pub mod stored;
 pub mod stores;
+pub mod toxic;
 pub mod upstream;
 pub mod wall_clock;
 

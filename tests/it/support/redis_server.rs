@@ -1,14 +1,18 @@
 //! A real `redis-server` of a test's own, on a free port, in a directory that goes with it.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use redis::{Connection, FromRedisValue};
 use tempfile::TempDir;
+
+use crate::support::eventually;
+use crate::support::small_disk::SmallDisk;
 
 const START: Duration = Duration::from_secs(20);
 
@@ -17,7 +21,14 @@ pub struct RedisServer {
     port: u16,
     kind: Kind,
     process: Process,
+    ground: Ground,
+}
+
+/// Where a server keeps its files; its log is beside them.
+struct Ground {
     directory: TempDir,
+    /// The files lie on it, for those who run inside.
+    disk: Option<SmallDisk>,
 }
 
 /// What runs.
@@ -41,25 +52,31 @@ impl RedisServer {
     /// With arguments of its own, which count more than the usual ones.
     pub fn with(arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        Self::run(Kind::Server(arguments), tempfile::tempdir().unwrap())
+        Self::run(Kind::Server(arguments), None)
+    }
+
+    /// On a disk of so many MiB that nobody else uses.
+    pub fn on_small_disk(size: u32) -> Self {
+        Self::run(Kind::Server(Vec::new()), Some(SmallDisk::of(size)))
     }
 
     /// With variables beside those of the test.
     pub fn within(environment: impl IntoIterator<Item = (&'static str, String)>) -> Self {
-        Self::run(Kind::Within(environment.into_iter().collect()), tempfile::tempdir().unwrap())
+        Self::run(Kind::Within(environment.into_iter().collect()), None)
     }
 
     /// A sentinel that has these lines to begin with.
     pub fn sentinel(lines: &str) -> Self {
-        Self::run(Kind::Sentinel(lines.to_owned()), tempfile::tempdir().unwrap())
+        Self::run(Kind::Sentinel(lines.to_owned()), None)
     }
 
-    fn run(kind: Kind, directory: TempDir) -> Self {
+    fn run(kind: Kind, disk: Option<SmallDisk>) -> Self {
+        let ground = Ground { directory: tempfile::tempdir().unwrap(), disk };
         loop {
             let port = free_port();
             // Another process may have taken the port since.
-            if let Some(process) = try_start(port, &kind, &directory) {
-                return Self { port, kind, process, directory };
+            if let Some(process) = try_start(port, &kind, &ground) {
+                return Self { port, kind, process, ground };
             }
         }
     }
@@ -80,8 +97,39 @@ impl RedisServer {
 
     /// The same port and the same data, after `kill`.
     pub fn restart(&mut self) {
-        self.process =
-            try_start(self.port, &self.kind, &self.directory).expect("redis-server starts again on its port");
+        self.process = self.start_again(&self.kind);
+        let mut admin = self.admin();
+        eventually("a server that has loaded its data", || redis::cmd("PING").query::<String>(&mut admin).ok());
+    }
+
+    /// The same with these arguments, perhaps not ready yet.
+    pub fn restart_with(&mut self, arguments: &[&str]) {
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        self.process = self.start_again(&Kind::Server(arguments));
+    }
+
+    fn start_again(&self, kind: &Kind) -> Process {
+        try_start(self.port, kind, &self.ground).expect("redis-server starts again on its port")
+    }
+
+    /// Returns when the process has ended by itself.
+    pub fn wait_for_end(&mut self) {
+        eventually("the end of the server", || self.process.0.try_wait().unwrap());
+    }
+
+    /// Where its files are, as they are seen from here.
+    pub fn directory(&self) -> PathBuf {
+        self.ground.disk.as_ref().map_or(self.ground.directory.path().to_owned(), SmallDisk::seen_from_outside)
+    }
+
+    pub fn admin(&self) -> Connection {
+        redis::Client::open(self.url()).unwrap().get_connection().unwrap()
+    }
+
+    /// Says something to the server past the store, as an operator would.
+    #[track_caller]
+    pub fn say<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        say(&mut self.admin(), words)
     }
 
     /// What is on the disk now, to be put back later.
@@ -99,7 +147,7 @@ impl RedisServer {
     }
 
     fn data(&self) -> PathBuf {
-        self.directory.path().join("appendonlydir")
+        self.directory().join("appendonlydir")
     }
 
     /// Connections stay open and nothing is answered.
@@ -120,7 +168,7 @@ impl RedisServer {
 impl Drop for RedisServer {
     fn drop(&mut self) {
         if thread::panicking() {
-            let log = fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
+            let log = fs::read_to_string(self.ground.directory.path().join("log")).unwrap_or_default();
             eprintln!("--- log of Redis at {}\n{log}", self.address());
         }
     }
@@ -144,9 +192,16 @@ pub fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
+/// Over a connection that may outlive what would keep others out.
+#[track_caller]
+pub fn say<T: FromRedisValue>(admin: &mut Connection, words: &[&str]) -> T {
+    let (name, arguments) = words.split_first().unwrap();
+    redis::cmd(name).arg(arguments).query(admin).unwrap()
+}
+
 /// A server that answers, or none if its process ended at once.
-fn try_start(port: u16, kind: &Kind, directory: &TempDir) -> Option<Process> {
-    let mut process = Process(command(port, kind, directory).spawn().expect("redis-server is installed"));
+fn try_start(port: u16, kind: &Kind, ground: &Ground) -> Option<Process> {
+    let mut process = Process(command(port, kind, ground).spawn().expect("redis-server is installed"));
     let give_up = Instant::now() + START;
     while Instant::now() < give_up {
         if process.0.try_wait().unwrap().is_some() {
@@ -160,20 +215,25 @@ fn try_start(port: u16, kind: &Kind, directory: &TempDir) -> Option<Process> {
     panic!("redis-server did not answer within {START:?}");
 }
 
-fn command(port: u16, kind: &Kind, directory: &TempDir) -> Command {
-    let mut command = Command::new("redis-server");
+fn command(port: u16, kind: &Kind, ground: &Ground) -> Command {
+    let directory = ground.directory.path();
+    let log = File::options().create(true).append(true).open(directory.join("log")).unwrap();
+    let (mut command, files) = match &ground.disk {
+        Some(disk) => (disk.command("redis-server"), disk.path()),
+        None => (Command::new("redis-server"), directory),
+    };
     match kind {
         Kind::Server(arguments) => as_store(&mut command, port).args(arguments),
         Kind::Within(environment) => as_store(&mut command, port).envs(environment.iter().cloned()),
         Kind::Sentinel(lines) => {
-            let file = directory.path().join("sentinel.conf");
+            let file = directory.join("sentinel.conf");
             if !file.exists() {
                 fs::write(&file, lines).unwrap();
             }
             command.arg(file).args(["--sentinel", "--port", &port.to_string()])
         }
     };
-    command.args(["--bind", "127.0.0.1", "--logfile", "log", "--dir"]).arg(directory.path()).stdout(Stdio::null());
+    command.args(["--bind", "127.0.0.1", "--dir"]).arg(files).stdout(log);
     command
 }
 
@@ -183,7 +243,7 @@ fn as_store(command: &mut Command, port: u16) -> &mut Command {
         .args(["--enable-debug-command", "yes", "--port", &port.to_string()])
 }
 
-/// Whether it is this process that answers: another test's server may have taken the port first.
+/// Whether it is this process that answers, ready or not: another test's server may have taken the port first.
 fn answers(port: u16, process: u32) -> bool {
     let ours = format!("\r\nprocess_id:{process}\r\n");
     let asked = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).and_then(|mut connection| {
@@ -191,7 +251,8 @@ fn answers(port: u16, process: u32) -> bool {
         connection.write_all(b"PING\r\nINFO server\r\n")?;
         let (mut answer, mut part) = (String::new(), [0; 4096]);
         // A sentinel does not know how to say good-bye, so the end of the answer is what was looked for.
-        while !answer.starts_with('-') && !answer.contains(&ours) {
+        let refuses = |answer: &str| answer.starts_with('-') && !answer.starts_with("-LOADING");
+        while !refuses(&answer) && !answer.contains(&ours) {
             let length = connection.read(&mut part)?;
             if length == 0 {
                 break;
