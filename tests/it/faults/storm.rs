@@ -191,7 +191,8 @@ fn check(sea: Sea, fleet: &[Gateway], oracle: &Oracle, stored: &[Stored], tally:
 fn wrongs(stored: &Stored, effects: u32, told: &[&Told], tally: &mut Tally) -> Vec<String> {
     let broken = [stored.broken_order(), stored.broken_ownership(), stored.silent_end_of_doubt()];
     let mut wrong: Vec<String> = broken.into_iter().flatten().collect();
-    if effects > 1 {
+    let repeat = Repeat::of(stored.key());
+    if effects > 1 && repeat != Repeat::Harmless {
         tally.second_runs += 1;
         wrong.push(format!("it ran {effects} times"));
     }
@@ -211,15 +212,19 @@ fn wrongs(stored: &Stored, effects: u32, told: &[&Told], tally: &mut Tally) -> V
         tally.lost_receipts += 1;
         wrong.push("a receipt is lost".to_owned());
     }
-    if Repeat::of(stored.key()) == Repeat::WithKey && told.iter().any(|told| told.receipt().is_none()) {
-        wrong.push("no receipt, though the upstream knows the key".to_owned());
+    if repeat != Repeat::Unsafe && told.iter().any(|told| told.receipt().is_none()) {
+        wrong.push("no receipt, though the upstream takes the call twice".to_owned());
     }
     wrong
 }
 
 impl Sea {
     fn any_key(&self, entropy: &Entropy) -> String {
-        let repeat = if entropy.up_to(1) == 0 { Repeat::Unsafe } else { Repeat::WithKey };
+        let repeat = match entropy.up_to(2) {
+            0 => Repeat::Unsafe,
+            1 => Repeat::WithKey,
+            _ => Repeat::Harmless,
+        };
         let term = self.began.elapsed().as_millis() / TERM.as_millis();
         repeat.key(format_args!("{term}-{}", entropy.up_to(KEYS - 1)))
     }
