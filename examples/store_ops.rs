@@ -79,7 +79,7 @@ async fn file(name: &str, durability: Durability, callers: usize, directory: &Pa
     let before = raw(directory)?;
     let path = directory.join(format!("{durability:?}-{callers}.db"));
     let settings = Settings { timeout: call::HOUR, durability };
-    let steps = steps(Arc::new(FileStore::open(&path, settings, Clock::system())?), callers).await?;
+    let steps = steps(Arc::new(FileStore::open(&path, settings, Clock::system(), &[])?), callers).await?;
     let after = raw(directory)?;
     let disk = (before.per_second + after.per_second) / 2.0;
     let sync = Duration::from_secs_f64(1.0 / disk);

@@ -89,7 +89,7 @@ impl Place {
             Some(server) => Arc::new(server.connect().await),
             None if kind == "file" => {
                 let settings = Settings { timeout: PATIENT, durability: Durability::Os };
-                Arc::new(FileStore::open(&directory.path().join("store.db"), settings, Clock::system()).unwrap())
+                Arc::new(FileStore::open(&directory.path().join("store.db"), settings, Clock::system(), &[]).unwrap())
             }
             None => Arc::new(MemoryStore::new(Clock::system())),
         };

@@ -14,6 +14,7 @@ pub mod tls;
 pub mod operation;
 
 pub mod retry;
+pub mod sealing_key;
 
 pub mod config;
 pub mod store;

@@ -20,13 +20,14 @@ use crate::config::{self, Config, StoreSettings, StoreUrl, Upstream};
 use crate::engine::buffers::Buffers;
 use crate::engine::{Engine, Lane, Shared};
 use crate::entropy::Entropy;
+use crate::redis_url::RedisUrl;
 use crate::server::door::Instance;
 use crate::server::listener::{self, Listener};
 use crate::server::proxy::Proxy;
 use crate::store::file::{self, FileStore};
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{self, RedisStore};
-use crate::store::{Store, StoreError};
+use crate::store::{Sealer, Store, StoreError};
 use crate::tls::{TlsError, client_config};
 use crate::upstream::{Client, Connector, Endpoint, MAX_IDLE, POOL_IDLE, PROTOCOLS, Settings, TcpConnector};
 
@@ -75,7 +76,7 @@ struct Common {
 enum StoreSource {
     Shared(Arc<dyn Store>),
     /// A connection for each thread.
-    Redis(redis::Settings),
+    Redis(Box<redis::Settings>, Sealer),
 }
 
 /// Runs the gateway until SIGTERM or SIGINT or the end of its store, then lets what is under way finish within `server.drain`.
@@ -124,7 +125,7 @@ impl Common {
     fn new(config: Arc<Config>) -> Result<Self, AppError> {
         let entropy = Entropy::system()?;
         Ok(Self {
-            stores: StoreSource::open(&config.store)?,
+            stores: StoreSource::open(&config.store, &entropy)?,
             instance: Instance::new(&entropy),
             buffers: Buffers::new(config.server.buffers),
             places: Arc::new(Semaphore::new(config.server.max_connections.get().min(Semaphore::MAX_PERMITS))),
@@ -198,27 +199,38 @@ fn file_settings(store: &StoreSettings) -> file::Settings {
     file::Settings { timeout: store.timeout, durability }
 }
 
+fn redis_settings(store: &StoreSettings, url: &RedisUrl) -> redis::Settings {
+    redis::Settings {
+        url: url.clone(),
+        namespace: store.namespace.clone(),
+        timeout: store.timeout,
+        tls: store.tls.clone(),
+        replicas: store.replicas.map(NonZeroUsize::get),
+        sentinel_login: store.sentinel_login.clone().map(|login| (login.user, login.password.0)),
+    }
+}
+
 impl StoreSource {
-    fn open(settings: &StoreSettings) -> Result<Self, AppError> {
-        let clock = Clock::system();
+    fn open(settings: &StoreSettings, entropy: &Entropy) -> Result<Self, AppError> {
+        let (clock, keys) = (Clock::system(), settings.encryption.as_slice());
         Ok(match &settings.url {
             StoreUrl::Memory => Self::Shared(Arc::new(MemoryStore::new(clock))),
-            StoreUrl::File(path) => Self::Shared(Arc::new(FileStore::open(path, file_settings(settings), clock)?)),
-            StoreUrl::Redis(url) => Self::Redis(redis::Settings {
-                url: url.clone(),
-                namespace: settings.namespace.clone(),
-                timeout: settings.timeout,
-                tls: settings.tls.clone(),
-                replicas: settings.replicas.map(NonZeroUsize::get),
-                sentinel_login: settings.sentinel_login.clone().map(|login| (login.user, login.password.0)),
-            }),
+            StoreUrl::File(path) => {
+                Self::Shared(Arc::new(FileStore::open(path, file_settings(settings), clock, keys)?))
+            }
+            StoreUrl::Redis(url) => {
+                let sealer = Sealer::new(keys, &settings.namespace, entropy.clone());
+                Self::Redis(Box::new(redis_settings(settings, url)), sealer)
+            }
         })
     }
 
     async fn connect(&self) -> Result<Arc<dyn Store>, AppError> {
         Ok(match self {
             Self::Shared(store) => Arc::clone(store),
-            Self::Redis(settings) => Arc::new(RedisStore::open(settings.clone()).await?),
+            Self::Redis(settings, sealer) => {
+                Arc::new(RedisStore::open(redis::Settings::clone(settings)).await?.sealed_by(sealer.clone()))
+            }
         })
     }
 }

@@ -53,6 +53,9 @@ impl Config {
         store.durability.map_or(Ok(()), |durability| write!(text, ", durability {}", durability.word()))?;
         store.replicas.map_or(Ok(()), |replicas| write!(text, " ({replicas})"))?;
         writeln!(text)?;
+        if let Some(at_rest) = self.at_rest() {
+            writeln!(text, "at rest  {at_rest}")?;
+        }
         writeln!(text, "callers  {}", self.callers)?;
         for (route, explained) in self.routes.0.iter().zip(&self.explained) {
             write_route(text, route, explained)?;
@@ -62,6 +65,20 @@ impl Config {
             writeln!(text, "{gap}warning: {warning}")?;
         }
         Ok(())
+    }
+
+    /// How receipts and requests lie in the store; of keys their ids.
+    fn at_rest(&self) -> Option<String> {
+        match (self.store.encryption.as_slice(), &self.store.url) {
+            (_, StoreUrl::Memory) => None,
+            ([], StoreUrl::File(path)) => Some(format!("encrypted with the key in {}.key", path.display())),
+            ([], StoreUrl::Redis(_)) => Some("not encrypted".to_owned()),
+            ([first], _) => Some(format!("encrypted with key {}", first.id())),
+            ([first, older @ ..], _) => {
+                let older: Vec<_> = older.iter().map(|key| key.id().to_string()).collect();
+                Some(format!("encrypted with key {}, read also with {}", first.id(), older.join(", ")))
+            }
+        }
     }
 
     fn warnings_of(&self, route: &Route) -> impl Iterator<Item = String> {

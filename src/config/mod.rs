@@ -44,6 +44,7 @@ use rustls::ClientConfig;
 
 use crate::operation::admission::Repeat;
 use crate::redis_url::RedisUrl;
+use crate::sealing_key::SealingKey;
 
 pub use self::error::{ConfigError, ConfigErrors, Problem};
 pub use self::load::UpstreamMode;
@@ -133,6 +134,8 @@ pub struct StoreSettings {
     pub tls: Option<Arc<ClientConfig>>,
     /// Of the sentinels, where they want one of their own.
     pub sentinel_login: Option<SentinelLogin>,
+    /// Of receipts and stored requests: the first key encrypts, all decrypt. Empty if none is stated.
+    pub encryption: Vec<SealingKey>,
 }
 
 /// What a step of the store has to survive before it counts as done.

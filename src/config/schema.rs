@@ -45,13 +45,14 @@ pub(super) const STORE: Schema = Schema {
         "durability",
         "replicas",
         "max_open",
+        "encryption",
         "ca_file",
         "client_cert",
         "client_key",
         "sentinel_user",
         "sentinel_password",
     ],
-    later: &["encryption"],
+    later: &[],
 };
 
 pub(super) const CALLERS: Schema = Schema { name: "[callers]", keys: &["scope", "tokens"], later: &[] };

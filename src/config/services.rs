@@ -10,6 +10,8 @@ use http::{HeaderName, HeaderValue};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+use crate::sealing_key::SealingKey;
+
 use super::error::{ConfigError, Problem};
 use super::policy::Policy;
 use super::reader::{Reader, Section, Stated, or};
@@ -59,6 +61,7 @@ pub(super) fn store(reader: &mut Reader<'_>, root: &Section<'_>) -> (StoreSettin
     let url = or(reader.text(section, "url", url::store), StoreUrl::File(PathBuf::from("data/oncegate.db")));
     let tombstones = policy.tombstones.as_ref().map_or(TOMBSTONES, |stated| stated.value);
     let durability = durability(reader, section, &url);
+    let encryption = encryption(reader, section, &url);
     let settings = StoreSettings {
         namespace: namespace(reader, section, &url),
         tls: store_access::tls(reader, section, &url),
@@ -71,6 +74,7 @@ pub(super) fn store(reader: &mut Reader<'_>, root: &Section<'_>) -> (StoreSettin
         timeout: or(reader.text(section, "timeout", units::duration), Duration::from_secs(1)),
         durability,
         max_open: count(reader, section, "max_open", 100_000, 100_000_000),
+        encryption,
     };
     (settings, policy)
 }
@@ -195,6 +199,19 @@ fn lease(text: &str) -> Result<Duration, Accepts> {
         lease if lease >= Duration::from_millis(50) => Ok(lease),
         _ => Err("at least \"50ms\": an owner has to renew it in time".into()),
     }
+}
+
+fn encryption(reader: &mut Reader<'_>, section: &Section<'_>, url: &StoreUrl) -> Vec<SealingKey> {
+    let parse = |text: &Text| {
+        let keys = SealingKey::parse_lines(&text.text);
+        keys.map_err(|error| format!("one key a line, the first of which encrypts; {error}").into())
+    };
+    let stated = reader.secret(section, "encryption", parse);
+    if let (Some(stated), StoreUrl::Memory) = (&stated, url) {
+        let problem = "memory: keeps nothing that could be read later; take the key away or name another store";
+        reader.errors.push(stated.refused(Problem::Contradiction(problem.into())));
+    }
+    or(stated, Vec::new())
 }
 
 fn namespace(reader: &mut Reader<'_>, section: &Section<'_>, url: &StoreUrl) -> String {

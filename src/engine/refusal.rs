@@ -22,6 +22,9 @@ const LOOK: &str = "An operator finds more in GET /v1/status and in the log.";
 const LOST_MEMORY: &str = "Nothing was sent. Tell the operator that the gateway's store has lost its memory; do not repeat \
                            the call with a new key, because it may already have run.";
 
+const NO_KEY: &str = "Nothing was sent. Tell the operator that the gateway has no key for what is stored of this call; do not \
+                      repeat it with a new key, because it may already have run.";
+
 const KEY_REUSED: &str = "This key was already used for a request with another method, target, header or body.";
 
 /// The marks of an operation that nobody looked at yet.
@@ -131,6 +134,10 @@ fn unreadable(why: Unreadable) -> Problem {
             Code::ResultUnavailable,
             format!("Nothing was sent: what is stored of this call cannot be read, for {why}. It may have run. {LOOK}"),
         ),
+        Unreadable::NoKey(_) => {
+            let detail = format!("The call was not sent: what is stored of it cannot be read, for {why}.");
+            Problem::new(Code::StoreUnavailable, detail).with_advice(NO_KEY).with_retry_after(LATER)
+        }
         Unreadable::TooNew(_) => {
             let detail = format!("The call was not sent: what is stored of it cannot be read, for {why}.");
             Problem::new(Code::RecordTooNew, detail).with_retry_after(SOON)
@@ -197,7 +204,7 @@ pub fn of_record(found: &Found, row: Admission) -> Conclusion {
         Admission::Replay => match (&found.receipt, found.lost) {
             (Some(receipt), _) => return Conclusion::Receipt { receipt: receipt.clone(), marks },
             (None, Some(Unreadable::Damaged(damage))) => lost_receipt(operation, damage),
-            (None, Some(why @ Unreadable::TooNew(_))) => unreadable(why),
+            (None, Some(why @ (Unreadable::TooNew(_) | Unreadable::NoKey(_)))) => unreadable(why),
             (None, None) => Problem::new(Code::ResultExpired, "The call ran; its receipt has run out."),
         },
         Admission::Expired => Problem::new(Code::ResultExpired, "The call ran; its receipt has run out."),

@@ -63,7 +63,7 @@ impl UnreadableParts {
         let UnreadableCounts { records, receipts, requests, events } = met.counts;
         (!named.is_empty()).then(|| {
             format!(
-                "{} stored parts cannot be read, and nothing is sent for them ({}); restore them from a backup",
+                "{} stored parts cannot be read, and nothing is sent for them ({}); give the key back, or restore them from a backup",
                 records + receipts + requests + events,
                 named.join("; ")
             )
@@ -96,6 +96,10 @@ impl Engine {
             Err(StoreError::Corrupt(damage)) => {
                 self.shared.status.unreadable.note(id, Kind::Request, damage.into());
                 Ok(None)
+            }
+            Err(error @ StoreError::NoKey(key)) => {
+                self.shared.status.unreadable.note(id, Kind::Request, Unreadable::NoKey(key));
+                Err(error)
             }
             answer => answer,
         }

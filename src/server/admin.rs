@@ -243,6 +243,7 @@ fn store_problem(error: StoreError) -> Problem {
         | StoreError::Connection(_)
         | StoreError::Unreplicated(_)
         | StoreError::LostMemory(_)
+        | StoreError::NoKey(_)
         | StoreError::Refused(_)
         | StoreError::Ended(_) => Code::StoreUnavailable,
     };

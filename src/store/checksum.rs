@@ -31,6 +31,14 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Whether bodies are in it, so that it is encrypted where there is a key.
+    pub(super) const fn holds_bodies(self) -> bool {
+        match self {
+            Self::Receipt | Self::Request => true,
+            Self::Record | Self::Event => false,
+        }
+    }
+
     /// The word of logs and warnings.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -57,6 +65,14 @@ pub(super) enum Content<'b> {
     Verified(&'b [u8]),
     /// An older version wrote it, without a checksum; nothing may stand behind it.
     Unverified(&'b [u8]),
+}
+
+impl Label {
+    pub(super) fn bytes(self) -> Vec<u8> {
+        let mut bytes = vec![self.kind.letter()];
+        bytes.extend(self.operation.as_ref().map_or(&[][..], |id| id.as_bytes()));
+        bytes
+    }
 }
 
 impl<'b> Content<'b> {
@@ -93,8 +109,7 @@ pub(super) fn verify(bytes: &[u8], label: Label) -> Result<Content<'_>, Damage> 
 
 fn sum(bytes: &[u8], label: Label) -> [u8; SUM] {
     let mut sum = Hasher::new();
-    sum.update(&[label.kind.letter()]);
-    sum.update(label.operation.as_ref().map_or(&[], |id| id.as_bytes()));
+    sum.update(&label.bytes());
     sum.update(bytes);
     sum.finalize().to_be_bytes()
 }

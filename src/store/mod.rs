@@ -8,6 +8,7 @@ pub mod file;
 pub mod memory;
 pub mod record;
 pub mod redis;
+mod seal;
 mod unreadable;
 
 use std::ops::Deref;
@@ -19,8 +20,10 @@ use async_trait::async_trait;
 use crate::clock::Timestamp;
 use crate::operation::transition::Change;
 use crate::operation::{Event, Operation, OperationId, Receipt, Scope, StoredRequest};
+use crate::sealing_key::KeyId;
 
 pub use checksum::Kind;
+pub use seal::Sealer;
 pub use unreadable::{Damage, Unreadable};
 
 /// A record as it was found, with its receipt while that is kept.
@@ -160,6 +163,8 @@ pub enum StoreError {
     Ended(#[source] Arc<dyn std::error::Error + Send + Sync>),
     #[error("the record is damaged: {0}")]
     Corrupt(Damage),
+    #[error("what is stored is encrypted with key {0}, and no key is configured (store.encryption)")]
+    NoKey(KeyId),
 }
 
 impl StoreError {
@@ -168,6 +173,7 @@ impl StoreError {
         match self {
             Self::RecordTooNew(format) => Some(Unreadable::TooNew(*format)),
             Self::Corrupt(damage) => Some(Unreadable::Damaged(*damage)),
+            Self::NoKey(id) => Some(Unreadable::NoKey(*id)),
             Self::Timeout
             | Self::Away(_)
             | Self::Connection(_)

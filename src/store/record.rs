@@ -23,9 +23,10 @@ use serde::de::DeserializeOwned;
 use crate::operation::{Event, Fence, Operation, OperationId, OwnerId, Receipt, StoredRequest, WriteId};
 use crate::store::StoreError;
 use crate::store::checksum::{self, Content, Kind, Label};
+use crate::store::seal::{SEALED, Sealer};
 use crate::store::unreadable::{Damage, Unreadable};
 
-/// The first byte of everything this version writes.
+/// The first byte of everything that is not sealed.
 pub const FORMAT: u8 = b'1';
 /// Where a record holds what a write must expect; see [`expected`]. For `string.sub` in Lua: 2 to 33.
 pub const FENCE: Range<usize> = 1..33;
@@ -99,24 +100,36 @@ impl Part for Event {
     const KIND: Kind = Kind::Event;
 }
 
-/// The stored form of a part of operation `id`. Bodies and header values stay raw bytes.
+/// The stored form of a part of operation `id`, sealed if it holds bodies and there is a key. Otherwise bodies and header
+/// values stay raw bytes.
 ///
 /// # Errors
 /// None in practice; MessagePack has a form for all of it.
-pub fn encode_part<T: Part>(id: OperationId, part: &T) -> Result<Vec<u8>, StoreError> {
-    let mut bytes = vec![FORMAT];
-    append(&mut bytes, part)?;
-    checksum::append(&mut bytes, label::<T>(id));
+pub fn encode_part<T: Part>(sealer: &Sealer, id: OperationId, part: &T) -> Result<Vec<u8>, StoreError> {
+    let label = label::<T>(id);
+    let mut bytes = match sealer.keyring().filter(|_| T::KIND.holds_bodies()) {
+        Some(keyring) => keyring.seal(label, |bytes| append(bytes, part))?,
+        None => {
+            let mut bytes = vec![FORMAT];
+            append(&mut bytes, part)?;
+            bytes
+        }
+    };
+    checksum::append(&mut bytes, label);
     Ok(bytes)
 }
 
-/// Reads a part of operation `id` back.
+/// Reads a part of operation `id` back, sealed or not.
 ///
 /// # Errors
-/// A newer version wrote it, or it is damaged.
-pub fn decode_part<T: Part>(id: OperationId, bytes: &[u8]) -> Result<T, Unreadable> {
-    let content = checksum::verify(bytes, label::<T>(id))?;
-    fields_of(content.with(after_format(content.bytes())?))
+/// A newer version wrote it, it is damaged, or its key is not here.
+pub fn decode_part<T: Part>(sealer: &Sealer, id: OperationId, bytes: &[u8]) -> Result<T, Unreadable> {
+    let label = label::<T>(id);
+    let content = checksum::verify(bytes, label)?;
+    match content.bytes().split_first() {
+        Some((&SEALED, sealed)) if T::KIND.holds_bodies() => fields_of(Content::Verified(&sealer.open(label, sealed)?)),
+        _ => fields_of(content.with(after_format(content.bytes())?)),
+    }
 }
 
 const fn label<T: Part>(id: OperationId) -> Label {

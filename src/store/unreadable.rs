@@ -1,5 +1,6 @@
 //! Why something that is stored cannot be read. Asking for it again gives the same.
 
+use crate::sealing_key::KeyId;
 use crate::store::StoreError;
 
 /// What keeps a record, or what is kept beside it, from being read.
@@ -9,6 +10,9 @@ pub enum Unreadable {
     Damaged(#[from] Damage),
     #[error("it has format {0}, which a newer version wrote")]
     TooNew(u8),
+    /// What an operator forgot, and can make good.
+    #[error("it is encrypted with key {0}, and no key is configured (store.encryption)")]
+    NoKey(KeyId),
 }
 
 /// How it shows that the stored bytes are not what was written. Never what they say: that may be a body.
@@ -24,6 +28,11 @@ pub enum Damage {
     Content,
     #[error("it is the record of another operation")]
     Misplaced,
+    #[error("it is encrypted, and is not what was encrypted in this place")]
+    Seal,
+    /// Keys that are taken out are meant to open nothing any more.
+    #[error("it is encrypted with key {0}, which is none of those that are configured")]
+    KeyGone(KeyId),
 }
 
 impl From<Damage> for StoreError {
@@ -37,6 +46,7 @@ impl From<Unreadable> for StoreError {
         match unreadable {
             Unreadable::Damaged(damage) => Self::Corrupt(damage),
             Unreadable::TooNew(format) => Self::RecordTooNew(format),
+            Unreadable::NoKey(id) => Self::NoKey(id),
         }
     }
 }

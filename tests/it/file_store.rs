@@ -1,5 +1,7 @@
 //! What only the store in a file promises: its lock, its modes, and what is there after a crash.
 
+mod keys;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -167,7 +169,7 @@ async fn purging_takes_receipts_out_of_the_file_and_leaves_tombstones() {
 async fn a_file_that_cannot_be_written_refuses_in_time_and_recovers() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store.db");
-    let store = FileStore::open(&path, patient(Duration::from_millis(300)), Clock::system()).unwrap();
+    let store = FileStore::open(&path, patient(Duration::from_millis(300)), Clock::system(), &[]).unwrap();
     let shell = Connection::open(&path).unwrap();
     shell.execute_batch("BEGIN IMMEDIATE").unwrap();
     let change = claim(&store, "held-up");

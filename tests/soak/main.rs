@@ -5,6 +5,7 @@
 #![expect(unreachable_pub, reason = "nobody imports from a test binary")]
 
 mod crashes;
+#[allow(dead_code, reason = "what only the other suites need")]
 #[path = "../it/faults/mod.rs"]
 mod faults;
 #[path = "../engine/random.rs"]
@@ -12,6 +13,7 @@ mod random;
 #[allow(dead_code, reason = "what only the other suites need")]
 #[path = "../engine/rig/mod.rs"]
 mod rig;
+mod sealing;
 #[allow(dead_code, reason = "what only the other suites need")]
 #[path = "../simulation/sim/mod.rs"]
 mod sim;

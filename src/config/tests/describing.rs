@@ -3,7 +3,7 @@
 use super::*;
 
 /// The line of a setting in the description, without its padding.
-fn line(config: &Config, key: &str) -> String {
+pub(super) fn line(config: &Config, key: &str) -> String {
     let text = config.describe();
     let found = text.lines().find(|line| line.trim_start().starts_with(key)).unwrap_or_default();
     found.split_whitespace().collect::<Vec<_>>().join(" ")

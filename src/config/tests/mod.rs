@@ -2,6 +2,7 @@
 
 mod accepted;
 mod describing;
+mod encrypting;
 mod overriding;
 mod refused;
 mod routing;

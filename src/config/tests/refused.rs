@@ -35,7 +35,6 @@ fn services_that_cannot_be() {
 fn what_the_contract_has_and_this_version_has_not_is_said_plainly() {
     for (table, keys) in [
         ("server", &["tls"][..]),
-        ("store", &["encryption"]),
         ("upstreams.main", &["protocol", "dialect", "preset", "client_cert", "client_key", "proxy", "listen"]),
         ("routes.payload", &["redact", "schema"]),
         ("routes.retry", &["budget"]),
@@ -280,7 +279,7 @@ rate = "5/s""#,
     (
         r#"[store]
 zzzzzz = 1"#,
-        r#"gateway.toml:9:1: store.zzzzzz: unknown key `zzzzzz`; [store] accepts url, namespace, receipts, tombstones, lease, timeout, durability, replicas, max_open, ca_file, client_cert, client_key, sentinel_user, sentinel_password"#,
+        r#"gateway.toml:9:1: store.zzzzzz: unknown key `zzzzzz`; [store] accepts url, namespace, receipts, tombstones, lease, timeout, durability, replicas, max_open, encryption, ca_file, client_cert, client_key, sentinel_user, sentinel_password"#,
     ),
     (
         r#"[log]

@@ -6,6 +6,7 @@
 
 mod checkpoint;
 mod doubt;
+mod key;
 mod lineage;
 mod lock;
 mod log;
@@ -25,11 +26,14 @@ use async_trait::async_trait;
 
 use crate::clock::{Clock, Timestamp};
 use crate::crash_point::{self, Point};
+use crate::entropy::Entropy;
 use crate::operation::transition::Change;
 use crate::operation::{OperationId, Scope, StoredRequest};
-use crate::store::{Claimed, Found, History, Page, Space, Store, StoreError, Unreadable, Written, position};
+use crate::sealing_key::SealingKey;
+use crate::store::{Claimed, Found, History, Page, Sealer, Space, Store, StoreError, Unreadable, Written, position};
 use checkpoint::Checkpointer;
 use doubt::Doubt;
+pub use key::KeyError;
 use lineage::Lineage;
 pub use lineage::LineageError;
 pub use lock::LockError;
@@ -39,11 +43,15 @@ use row::Row;
 pub use schema::SchemaError;
 use writer::Writer;
 
+/// A file is one namespace.
+const NAMESPACE: &str = "";
+
 /// A store in one file that one process uses at a time.
 ///
 /// Its threads live in real time: a test with a paused clock sees its timeouts end at once.
 pub struct FileStore {
     clock: Clock,
+    sealer: Sealer,
     timeout: Duration,
     doubt: Doubt,
     writer: Writer,
@@ -78,6 +86,10 @@ pub enum OpenError {
     Schema(#[from] SchemaError),
     #[error(transparent)]
     Lineage(#[from] LineageError),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error("the operating system gives no randomness")]
+    Entropy(#[source] rand::rngs::SysError),
     #[error("the log of the store cannot be moved into its file")]
     Log(#[source] rusqlite::Error),
     #[error(
@@ -94,10 +106,12 @@ pub enum OpenError {
 impl FileStore {
     /// Opens the file, or makes it, readable by its owner only. Leases of an earlier life end here, and the store's time
     /// goes on from where it was: `clock` is what the machine says of it.
+    /// Bodies are sealed with the first of `keys`; without any, with a key of the store's own beside the file.
     ///
     /// # Errors
-    /// Another process has the file, a newer version wrote it, or it is no store.
-    pub fn open(path: &Path, settings: Settings, clock: Clock) -> Result<Self, OpenError> {
+    /// Another process has the file, a newer version wrote it, it is no store, or the key that sealed last is not here.
+    pub fn open(path: &Path, settings: Settings, clock: Clock, keys: &[SealingKey]) -> Result<Self, OpenError> {
+        let entropy = Entropy::system().map_err(OpenError::Entropy)?;
         let lock = lock::take(path)?;
         look_through_log(lock.path(), settings.durability)?;
         let mut connection = schema::open_to_write(lock.path(), settings)?;
@@ -106,6 +120,7 @@ impl FileStore {
         schema::make_tables(&mut connection)?;
         lineage.begin(&connection).map_err(SchemaError::Damaged)?;
         let clock = time::resume(&connection, clock).map_err(SchemaError::Damaged)?;
+        let sealer = Sealer::new(&key::keys(&connection, lock.path(), keys, &entropy)?, NAMESPACE, entropy);
         steps::end_leases(&connection, clock.now()).map_err(SchemaError::Damaged)?;
         checkpoint::empty_log(&connection).map_err(OpenError::Log)?;
         lineage.begun(&lock)?;
@@ -115,7 +130,7 @@ impl FileStore {
         let pages = Checkpointer::start(pages, doubt.clone()).map_err(OpenError::Thread)?;
         let place = Place::of(lock.path()).map_err(OpenError::Place)?;
         let writer = Writer::start(connection, pages, (place, lineage), clock.clone()).map_err(OpenError::Thread)?;
-        Ok(Self { clock, timeout: settings.timeout, doubt, writer, readers, lock })
+        Ok(Self { clock, sealer, timeout: settings.timeout, doubt, writer, readers, lock })
     }
 
     async fn in_time<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
@@ -142,30 +157,30 @@ impl Store for FileStore {
     }
 
     async fn claim(&self, change: &Change, past: Option<OperationId>) -> Result<Claimed, StoreError> {
-        let row = Row::of(change)?;
+        let row = Row::of(&self.sealer, change)?;
         let claimed = self.in_time(self.writer.step(move |connection, now| steps::claim(connection, &row, past, now)));
         claimed.await.inspect(|_| crash_point::reached(Point::StoreDone))
     }
 
     async fn write(&self, change: &Change) -> Result<Written, StoreError> {
-        let row = Row::of(change)?;
+        let row = Row::of(&self.sealer, change)?;
         let written = self.in_time(self.writer.step(move |connection, now| steps::write(connection, &row, now)));
         written.await.inspect(|_| crash_point::reached(Point::StoreDone))
     }
 
     async fn read(&self, id: OperationId) -> Result<Option<Found>, StoreError> {
-        let now = self.now();
-        self.in_time(self.readers.ask(move |connection| queries::found(connection, id, now))).await
+        let (sealer, now) = (self.sealer.clone(), self.now());
+        self.in_time(self.readers.ask(move |connection| queries::found(connection, &sealer, id, now))).await
     }
 
     async fn request(&self, id: OperationId) -> Result<Option<StoredRequest>, StoreError> {
-        let now = self.now();
-        self.in_time(self.readers.ask(move |connection| queries::request(connection, id, now))).await
+        let (sealer, now) = (self.sealer.clone(), self.now());
+        self.in_time(self.readers.ask(move |connection| queries::request(connection, &sealer, id, now))).await
     }
 
     async fn events(&self, id: OperationId) -> Result<History, StoreError> {
-        let now = self.now();
-        self.in_time(self.readers.ask(move |connection| queries::events(connection, id, now))).await
+        let (sealer, now) = (self.sealer.clone(), self.now());
+        self.in_time(self.readers.ask(move |connection| queries::events(connection, &sealer, id, now))).await
     }
 
     async fn due(&self, limit: usize) -> Result<Vec<OperationId>, StoreError> {

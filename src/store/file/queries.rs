@@ -6,19 +6,24 @@ use super::row::Row;
 use super::{Failure, at, integer};
 use crate::clock::Timestamp;
 use crate::operation::{OperationId, Scope, StoredRequest};
-use crate::store::{Found, History, Page, Unreadable, record};
+use crate::store::{Found, History, Page, Sealer, Unreadable, record};
 
 /// A record and its receipt, as bytes.
 type Stored = (Vec<u8>, Option<Vec<u8>>);
 
-pub(super) fn found(connection: &Connection, id: OperationId, now: Timestamp) -> Result<Option<Found>, Failure> {
+pub(super) fn found(
+    connection: &Connection,
+    sealer: &Sealer,
+    id: OperationId,
+    now: Timestamp,
+) -> Result<Option<Found>, Failure> {
     let mut select = connection.prepare_cached(
         "SELECT record, receipt FROM operations
          LEFT JOIN receipts ON receipts.serial = operations.serial AND until > :now
          WHERE id = :id AND (expires IS NULL OR expires > :now)",
     )?;
     let stored = select.query_row(named_params! { ":id": id.as_bytes(), ":now": at(now) }, stored).optional()?;
-    Ok(stored.map(|stored| decoded(id, &stored)).transpose()?)
+    Ok(stored.map(|stored| decoded(sealer, id, &stored)).transpose()?)
 }
 
 /// The bytes of a record.
@@ -32,6 +37,7 @@ pub(super) fn record(connection: &Connection, id: OperationId, now: Timestamp) -
 /// An identical unnamed call that stands in the way of `row`.
 pub(super) fn alike(
     connection: &Connection,
+    sealer: &Sealer,
     row: &Row,
     past: Option<OperationId>,
     now: Timestamp,
@@ -49,11 +55,12 @@ pub(super) fn alike(
         named_params! { ":digest": digest, ":id": row.id.as_bytes(), ":past": past.as_bytes(), ":now": at(now) };
     let named = |row: &rusqlite::Row<'_>| Ok((OperationId::from_bytes(row.get(0)?), (row.get(1)?, row.get(2)?)));
     let stored = select.query_row(given, named).optional()?;
-    Ok(stored.map(|(id, stored)| decoded(id, &stored)).transpose()?)
+    Ok(stored.map(|(id, stored)| decoded(sealer, id, &stored)).transpose()?)
 }
 
 pub(super) fn request(
     connection: &Connection,
+    sealer: &Sealer,
     id: OperationId,
     now: Timestamp,
 ) -> Result<Option<StoredRequest>, Failure> {
@@ -63,10 +70,15 @@ pub(super) fn request(
     )?;
     let given = named_params! { ":id": id.as_bytes(), ":now": at(now) };
     let stored: Option<Vec<u8>> = select.query_row(given, |row| row.get(0)).optional()?;
-    Ok(stored.map(|bytes| record::decode_part(id, &bytes)).transpose()?)
+    Ok(stored.map(|bytes| record::decode_part(sealer, id, &bytes)).transpose()?)
 }
 
-pub(super) fn events(connection: &Connection, id: OperationId, now: Timestamp) -> Result<History, Failure> {
+pub(super) fn events(
+    connection: &Connection,
+    sealer: &Sealer,
+    id: OperationId,
+    now: Timestamp,
+) -> Result<History, Failure> {
     let mut select = connection.prepare_cached(
         "SELECT event FROM events JOIN operations USING (serial)
          WHERE id = :id AND (expires IS NULL OR expires > :now) ORDER BY revision",
@@ -74,7 +86,7 @@ pub(super) fn events(connection: &Connection, id: OperationId, now: Timestamp) -
     let mut history = History::default();
     for bytes in select.query_map(named_params! { ":id": id.as_bytes(), ":now": at(now) }, |row| row.get(0))? {
         let bytes: Vec<u8> = bytes?;
-        history.add(record::decode_part(id, &bytes));
+        history.add(record::decode_part(sealer, id, &bytes));
     }
     Ok(history)
 }
@@ -119,7 +131,7 @@ fn stored(row: &rusqlite::Row<'_>) -> rusqlite::Result<Stored> {
     Ok((row.get(0)?, row.get(1)?))
 }
 
-fn decoded(id: OperationId, (record, receipt): &Stored) -> Result<Found, Unreadable> {
+fn decoded(sealer: &Sealer, id: OperationId, (record, receipt): &Stored) -> Result<Found, Unreadable> {
     let operation = record::decode_of(id, record)?;
-    Ok(Found::new(operation, receipt.as_ref().map(|bytes| record::decode_part(id, bytes))))
+    Ok(Found::new(operation, receipt.as_ref().map(|bytes| record::decode_part(sealer, id, bytes))))
 }

@@ -4,7 +4,7 @@ use crate::clock::Timestamp;
 use crate::operation::event::MAX_EVENTS;
 use crate::operation::transition::{Change, RequestChange};
 use crate::operation::{Fence, OperationId, WriteId};
-use crate::store::{StoreError, record};
+use crate::store::{Sealer, StoreError, record};
 
 /// One write, ready for SQL.
 #[derive(Debug)]
@@ -12,6 +12,8 @@ pub(super) struct Row {
     pub(super) id: OperationId,
     pub(super) write: WriteId,
     pub(super) record: Vec<u8>,
+    /// For what the step finds.
+    pub(super) sealer: Sealer,
     pub(super) due: Option<Timestamp>,
     pub(super) expires: Option<Timestamp>,
     pub(super) alike: Option<[u8; 32]>,
@@ -48,21 +50,22 @@ pub(super) enum RequestRow {
 }
 
 impl Row {
-    pub(super) fn of(change: &Change) -> Result<Self, StoreError> {
+    pub(super) fn of(sealer: &Sealer, change: &Change) -> Result<Self, StoreError> {
         let operation = &change.operation;
         let blocks = operation.blocks_alike();
         Ok(Self {
             id: operation.id,
             write: operation.fence.write,
             record: record::encode(operation)?,
+            sealer: sealer.clone(),
             due: operation.due(),
             expires: operation.expires_at,
             alike: blocks.map(|(alike, _)| alike.digest),
             alike_until: blocks.and_then(|(_, until)| until),
             open: operation.is_open().then_some(*operation.identity.scope.digest()),
-            event: event(change)?,
-            receipt: receipt(change)?,
-            request: request(change)?,
+            event: event(sealer, change)?,
+            receipt: receipt(sealer, change)?,
+            request: request(sealer, change)?,
             asks_alike: operation.identity.alike.map(|alike| alike.digest),
             expected: change.expected.as_ref().map(record::expected),
         })
@@ -74,30 +77,30 @@ impl Row {
     }
 }
 
-fn event(change: &Change) -> Result<Option<EventRow>, StoreError> {
+fn event(sealer: &Sealer, change: &Change) -> Result<Option<EventRow>, StoreError> {
     let Some(event) = &change.event else { return Ok(None) };
     let is_too_many = change.operation.events_left_out(MAX_EVENTS) > 0;
     Ok(Some(EventRow {
         revision: event.revision,
         is_too_many,
-        event: record::encode_part(change.operation.id, event)?,
+        event: record::encode_part(sealer, change.operation.id, event)?,
     }))
 }
 
-fn receipt(change: &Change) -> Result<Option<ReceiptRow>, StoreError> {
+fn receipt(sealer: &Sealer, change: &Change) -> Result<Option<ReceiptRow>, StoreError> {
     match (&change.receipt, change.operation.state.settled()) {
         (Some(receipt), Some(settled)) => {
-            let receipt = record::encode_part(change.operation.id, receipt)?;
+            let receipt = record::encode_part(sealer, change.operation.id, receipt)?;
             Ok(Some(ReceiptRow { until: settled.receipt_until, receipt }))
         }
         (None, _) | (_, None) => Ok(None),
     }
 }
 
-fn request(change: &Change) -> Result<RequestRow, StoreError> {
+fn request(sealer: &Sealer, change: &Change) -> Result<RequestRow, StoreError> {
     Ok(match &change.request {
         RequestChange::Keep => RequestRow::Keep,
-        RequestChange::Put(request) => RequestRow::Put(record::encode_part(change.operation.id, request)?),
+        RequestChange::Put(request) => RequestRow::Put(record::encode_part(sealer, change.operation.id, request)?),
         RequestChange::Drop => RequestRow::Drop,
     })
 }

@@ -12,7 +12,7 @@ use crate::crash_point::{self, Point};
 use crate::operation::event::FIRST_EVENTS;
 use crate::operation::transition::Step;
 use crate::operation::{OperationId, WriteId};
-use crate::store::{Claimed, Written, record};
+use crate::store::{Claimed, Sealer, Written, record};
 
 /// Bytes, of a call with a body of some size.
 const AS_MUCH: usize = 64 << 10;
@@ -23,11 +23,11 @@ pub(super) fn claim(
     past: Option<OperationId>,
     now: Timestamp,
 ) -> Result<Claimed, Failure> {
-    if let Some(found) = queries::found(connection, row.id, now)? {
+    if let Some(found) = queries::found(connection, &row.sealer, row.id, now)? {
         let ours = found.operation.fence.write == row.write;
         return Ok(if ours { Claimed::Won } else { Claimed::Exists(Box::new(found)) });
     }
-    if let Some(found) = queries::alike(connection, row, past, now)? {
+    if let Some(found) = queries::alike(connection, &row.sealer, row, past, now)? {
         return Ok(Claimed::Alike(Box::new(found)));
     }
     remove(connection, row.id)?;
@@ -45,7 +45,7 @@ pub(super) fn write(connection: &Connection, row: &Row, now: Timestamp) -> Resul
         return Ok(Written::Applied);
     }
     if !held.is_some_and(|held| row.expects(&held)) {
-        let found = queries::found(connection, row.id, now)?;
+        let found = queries::found(connection, &row.sealer, row.id, now)?;
         return Ok(found.map_or(Written::Gone, |found| Written::Refused(Box::new(found))));
     }
     let serial = update(connection, row)?;
@@ -106,7 +106,7 @@ pub(super) fn end_leases(connection: &Connection, now: Timestamp) -> rusqlite::R
 fn with_lease_over(bytes: &[u8], now: Timestamp) -> Option<Row> {
     let operation = record::decode(bytes).ok()?;
     let over = operation.renew(Duration::ZERO, Step { now, write: WriteId::default() }).ok()?;
-    Row::of(&over).ok()
+    Row::of(&Sealer::none(), &over).ok()
 }
 
 fn remove(connection: &Connection, id: OperationId) -> rusqlite::Result<()> {

@@ -12,7 +12,7 @@ use super::steps::update;
 use crate::clock::{Clock, Timestamp, Uptime};
 use crate::operation::WriteId;
 use crate::operation::transition::Step;
-use crate::store::record;
+use crate::store::{Sealer, record};
 
 const NOTE: &str = "clock";
 /// Between two notes of a store that is in use. One that is not has no commit to put a note into.
@@ -107,7 +107,7 @@ fn forget_when_sent(connection: &Connection, now: Timestamp) -> rusqlite::Result
 fn with_send_long_ago(bytes: &[u8], now: Timestamp) -> Option<Row> {
     let operation = record::decode(bytes).ok()?;
     let change = operation.forget_when_sent(Step { now, write: WriteId::default() })?;
-    Row::of(&change).ok()
+    Row::of(&Sealer::none(), &change).ok()
 }
 
 impl Mark {

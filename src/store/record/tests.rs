@@ -3,10 +3,12 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::*;
 use crate::clock::Timestamp;
+use crate::entropy::Entropy;
 use crate::operation::{
     Alike, Cause, EventKind, Fingerprint, Identity, Kept, KeySource, Lease, OperationId, Scope, Sender, Settled, State,
     StateName,
 };
+use crate::sealing_key::SealingKey;
 
 /// What the first version wrote, without checksums. It never changes: it may be in a store for as long as tombstones
 /// live.
@@ -18,9 +20,9 @@ const EVENT_1: &str = include_str!("../../../tests/vectors/event-1.hex");
 #[test]
 fn what_the_first_version_wrote_is_read_forever() {
     assert_eq!(decode(&from_hex(RECORD_1)).unwrap(), settled_operation());
-    assert_eq!(decode_part::<Receipt>(ID, &from_hex(RECEIPT_1)).unwrap(), receipt());
-    assert_eq!(decode_part::<StoredRequest>(ID, &from_hex(REQUEST_1)).unwrap(), request());
-    assert_eq!(decode_part::<Event>(ID, &from_hex(EVENT_1)).unwrap(), event());
+    assert_eq!(decode_part::<Receipt>(&PLAIN, ID, &from_hex(RECEIPT_1)).unwrap(), receipt());
+    assert_eq!(decode_part::<StoredRequest>(&PLAIN, ID, &from_hex(REQUEST_1)).unwrap(), request());
+    assert_eq!(decode_part::<Event>(&PLAIN, ID, &from_hex(EVENT_1)).unwrap(), event());
 }
 
 /// How the first version reads: one byte of format, MessagePack, and no look at what stands behind it.
@@ -34,7 +36,7 @@ fn the_first_version_reads_what_is_written_now() {
         assert_eq!(Operation { fence: operation.fence, ..read }, operation);
     }
     fn read_part<T: Part + PartialEq + std::fmt::Debug>(part: &T) {
-        let bytes = encode_part(ID, part).unwrap();
+        let bytes = encode_part(&PLAIN, ID, part).unwrap();
         assert_eq!(bytes[0], b'1');
         assert_eq!(rmp_serde::from_slice::<T>(&bytes[1..]).unwrap(), *part);
     }
@@ -45,7 +47,7 @@ fn the_first_version_reads_what_is_written_now() {
 
 #[test]
 fn a_checksum_is_all_that_was_added() {
-    let receipt = encode_part(ID, &receipt()).unwrap();
+    let receipt = encode_part(&PLAIN, ID, &receipt()).unwrap();
     let old = from_hex(RECEIPT_1);
     assert_eq!((&receipt[..old.len()], receipt.len()), (old.as_slice(), old.len() + 8));
 }
@@ -74,17 +76,17 @@ fn fields_of_a_newer_version_are_skipped() {
     bytes[1] = 0x86;
     bytes.extend(b"\xa5added\x92\x01\xa1x");
     checksum::append(&mut bytes, label::<StoredRequest>(ID));
-    assert_eq!(decode_part::<StoredRequest>(ID, &bytes).unwrap(), request());
+    assert_eq!(decode_part::<StoredRequest>(&PLAIN, ID, &bytes).unwrap(), request());
 }
 
 #[test]
 fn parts_are_read_back_and_bodies_are_stored_raw() {
     let body = Bytes::from((0..=255).collect::<Vec<u8>>());
     let receipt = Receipt { body: body.clone(), ..receipt() };
-    let bytes = encode_part(ID, &receipt).unwrap();
+    let bytes = encode_part(&PLAIN, ID, &receipt).unwrap();
     assert!(bytes.windows(body.len()).any(|window| window == body));
-    assert_eq!(decode_part::<Receipt>(ID, &bytes).unwrap(), receipt);
-    assert_eq!(decode_part::<Event>(ID, &encode_part(ID, &event()).unwrap()).unwrap(), event());
+    assert_eq!(decode_part::<Receipt>(&PLAIN, ID, &bytes).unwrap(), receipt);
+    assert_eq!(decode_part::<Event>(&PLAIN, ID, &encode_part(&PLAIN, ID, &event()).unwrap()).unwrap(), event());
 }
 
 #[test]
@@ -101,7 +103,7 @@ fn a_newer_format_is_neither_absent_nor_damaged() {
         let mut bytes = [&format[..], b"whatever is in it"].concat();
         assert_eq!(decode(&bytes).unwrap_err(), Unreadable::TooNew(format[0] - b'0'));
         checksum::append(&mut bytes, label::<Event>(ID));
-        assert_eq!(decode_part::<Event>(ID, &bytes).unwrap_err(), Unreadable::TooNew(format[0] - b'0'));
+        assert_eq!(decode_part::<Event>(&PLAIN, ID, &bytes).unwrap_err(), Unreadable::TooNew(format[0] - b'0'));
     }
 }
 
@@ -119,32 +121,34 @@ fn what_is_cut_short_is_damaged() {
 fn damage_of_any_byte_is_seen() {
     let record = encode(&settled_operation()).unwrap();
     for_each_flip(&record, |at, bytes| assert_damaged(decode(bytes), at));
-    let part = encode_part(ID, &receipt()).unwrap();
-    for_each_flip(&part, |at, bytes| assert_damaged(decode_part::<Receipt>(ID, bytes), at));
-    let part = encode_part(ID, &request()).unwrap();
-    for_each_flip(&part, |at, bytes| assert_damaged(decode_part::<StoredRequest>(ID, bytes), at));
-    let part = encode_part(ID, &event()).unwrap();
-    for_each_flip(&part, |at, bytes| assert_damaged(decode_part::<Event>(ID, bytes), at));
+    let part = encode_part(&PLAIN, ID, &receipt()).unwrap();
+    for_each_flip(&part, |at, bytes| assert_damaged(decode_part::<Receipt>(&PLAIN, ID, bytes), at));
+    let part = encode_part(&PLAIN, ID, &request()).unwrap();
+    for_each_flip(&part, |at, bytes| assert_damaged(decode_part::<StoredRequest>(&PLAIN, ID, bytes), at));
+    let part = encode_part(&PLAIN, ID, &event()).unwrap();
+    for_each_flip(&part, |at, bytes| assert_damaged(decode_part::<Event>(&PLAIN, ID, bytes), at));
 }
 
 /// Without a checksum damage may go unseen, but it never makes a panic, and nothing may stand behind the content.
 #[test]
 fn damage_of_what_the_first_version_wrote_is_seen_where_it_shows() {
     let mut seen = 0;
-    for_each_flip(&from_hex(RECEIPT_1), |_, bytes| seen += usize::from(decode_part::<Receipt>(ID, bytes).is_err()));
+    for_each_flip(&from_hex(RECEIPT_1), |_, bytes| {
+        seen += usize::from(decode_part::<Receipt>(&PLAIN, ID, bytes).is_err())
+    });
     for_each_flip(&from_hex(RECORD_1), |_, bytes| seen += usize::from(decode(bytes).is_err()));
     assert!(seen > 10_000, "{seen}");
     let mut longer = from_hex(RECEIPT_1);
     longer.push(0);
-    assert_damaged(decode_part::<Receipt>(ID, &longer), longer.len());
+    assert_damaged(decode_part::<Receipt>(&PLAIN, ID, &longer), longer.len());
 }
 
 #[test]
 fn a_thing_in_the_place_of_another_is_damaged() {
-    let receipt = encode_part(ID, &receipt()).unwrap();
+    let receipt = encode_part(&PLAIN, ID, &receipt()).unwrap();
     let other = OperationId::from_bytes([8; 20]);
-    assert_eq!(decode_part::<Receipt>(other, &receipt).unwrap_err(), Damage::Checksum.into());
-    assert_eq!(decode_part::<StoredRequest>(ID, &receipt).unwrap_err(), Damage::Checksum.into());
+    assert_eq!(decode_part::<Receipt>(&PLAIN, other, &receipt).unwrap_err(), Damage::Checksum.into());
+    assert_eq!(decode_part::<StoredRequest>(&PLAIN, ID, &receipt).unwrap_err(), Damage::Checksum.into());
     let record = encode(&settled_operation()).unwrap();
     assert_eq!(decode_of(other, &record).unwrap_err(), Damage::Misplaced.into());
     assert_eq!(decode_of(settled_operation().id, &record).unwrap(), settled_operation());
@@ -269,3 +273,82 @@ fn from_hex(text: &str) -> Vec<u8> {
     let digits: String = text.split_whitespace().collect();
     (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
 }
+
+#[test]
+fn what_holds_bodies_is_sealed_and_nothing_else() {
+    let sealer = sealer(&[1], "shop");
+    let receipt = Receipt { body: Bytes::from_static(b"of the body no byte"), ..receipt() };
+    let bytes = encode_part(&sealer, ID, &receipt).unwrap();
+    assert_eq!(bytes[0], b'2', "a version that knows no keys says that it is too new");
+    assert!(!bytes.windows(4).any(|window| window == b"body"));
+    assert_eq!(decode_part::<Receipt>(&sealer, ID, &bytes).unwrap(), receipt);
+    let again = encode_part(&sealer, ID, &receipt).unwrap();
+    assert_ne!(bytes[9..33], again[9..33], "no nonce is used twice");
+    let bytes = encode_part(&sealer, ID, &request()).unwrap();
+    assert_eq!((bytes[0], decode_part::<StoredRequest>(&sealer, ID, &bytes).unwrap()), (b'2', request()));
+    assert_eq!(encode_part(&sealer, ID, &event()).unwrap(), encode_part(&PLAIN, ID, &event()).unwrap());
+}
+
+#[test]
+fn what_was_written_plainly_is_read_with_a_key_too() {
+    let sealer = sealer(&[1], "shop");
+    assert_eq!(decode_part::<Receipt>(&sealer, ID, &from_hex(RECEIPT_1)).unwrap(), receipt());
+    let plain = encode_part(&PLAIN, ID, &receipt()).unwrap();
+    assert_eq!(decode_part::<Receipt>(&sealer, ID, &plain).unwrap(), receipt());
+}
+
+#[test]
+fn the_first_key_seals_and_all_open() {
+    let old = encode_part(&sealer(&[1], "shop"), ID, &receipt()).unwrap();
+    let rotated = sealer(&[2, 1], "shop");
+    assert_eq!(decode_part::<Receipt>(&rotated, ID, &old).unwrap(), receipt());
+    let new = encode_part(&rotated, ID, &receipt()).unwrap();
+    assert_eq!(decode_part::<Receipt>(&sealer(&[2], "shop"), ID, &new).unwrap(), receipt());
+    let gone = decode_part::<Receipt>(&sealer(&[2], "shop"), ID, &old).unwrap_err();
+    assert_eq!(gone, Damage::KeyGone(key(1).id()).into());
+    assert_eq!(decode_part::<Receipt>(&PLAIN, ID, &old).unwrap_err(), Unreadable::NoKey(key(1).id()));
+}
+
+/// With checksums that are right: somebody who can write to the store can make those.
+#[test]
+fn what_was_sealed_opens_in_its_own_place_only() {
+    let ours = sealer(&[1], "shop");
+    let sealed = encode_part(&ours, ID, &receipt()).unwrap();
+    let moved = |label: Label| {
+        let mut bytes = sealed[..sealed.len() - 8].to_vec();
+        checksum::append(&mut bytes, label);
+        bytes
+    };
+    let other = OperationId::from_bytes([8; 20]);
+    let seal = Unreadable::from(Damage::Seal);
+    assert_eq!(decode_part::<Receipt>(&ours, other, &moved(label::<Receipt>(other))).unwrap_err(), seal);
+    assert_eq!(decode_part::<StoredRequest>(&ours, ID, &moved(label::<StoredRequest>(ID))).unwrap_err(), seal);
+    assert_eq!(decode_part::<Receipt>(&sealer(&[1], "other shop"), ID, &sealed).unwrap_err(), seal);
+    for at in 9..sealed.len() - 8 {
+        let mut bytes = sealed[..sealed.len() - 8].to_vec();
+        bytes[at] ^= 1;
+        checksum::append(&mut bytes, label::<Receipt>(ID));
+        assert_eq!(decode_part::<Receipt>(&ours, ID, &bytes).unwrap_err(), seal, "{at}");
+    }
+}
+
+#[test]
+fn damage_of_any_byte_of_what_is_sealed_is_seen() {
+    let sealer = sealer(&[1], "shop");
+    let sealed = encode_part(&sealer, ID, &receipt()).unwrap();
+    for_each_flip(&sealed, |at, bytes| assert_damaged(decode_part::<Receipt>(&sealer, ID, bytes), at));
+    for length in 0..sealed.len() - 8 {
+        assert_damaged(decode_part::<Receipt>(&sealer, ID, &sealed[..length]), length);
+    }
+}
+
+fn key(first: u8) -> SealingKey {
+    SealingKey::new(std::array::from_fn(|index| first + index as u8))
+}
+
+fn sealer(keys: &[u8], namespace: &str) -> Sealer {
+    let keys: Vec<_> = keys.iter().map(|first| key(*first)).collect();
+    Sealer::new(&keys, namespace, Entropy::seeded(7))
+}
+
+const PLAIN: Sealer = Sealer::none();

@@ -179,7 +179,8 @@ fn without_false_no(error: StoreError, doubt: bool) -> StoreError {
         | StoreError::RecordTooNew(_)
         | StoreError::Unencodable(_)
         | StoreError::Ended(_)
-        | StoreError::Corrupt(_) => error,
+        | StoreError::Corrupt(_)
+        | StoreError::NoKey(_) => error,
     }
 }
 

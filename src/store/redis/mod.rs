@@ -55,7 +55,7 @@ use crate::operation::transition::{Change, RequestChange};
 use crate::operation::{Alike, Operation, OperationId, Scope, StoredRequest, WriteId};
 use crate::redis_url::RedisUrl;
 use crate::store::record::{self, FORMAT, Part as Stored};
-use crate::store::{Claimed, Found, History, Page, Space, Store, StoreError, Written};
+use crate::store::{Claimed, Found, History, Page, Sealer, Space, Store, StoreError, Written};
 use crate::tls::client_config;
 
 /// How long the key of a probe stays, in milliseconds.
@@ -69,6 +69,7 @@ pub struct RedisStore {
     time: FleetTime,
     epoch: Arc<Epoch>,
     keys: Keys,
+    sealer: Sealer,
     entropy: Entropy,
     /// Tells this store from others that would take its turn.
     instance: [u8; 16],
@@ -129,12 +130,18 @@ impl RedisStore {
         let terms = Terms { wiring, timeout, entropy: entropy.clone(), epoch: Arc::clone(&epoch), replicas };
         let connection = Connection::open(url.layout, terms, &sentinels).await?;
         let instance = entropy.bytes();
-        let time = FleetTime::default();
-        let store = Self { connection, time, epoch, keys: Keys::new(&namespace), entropy, instance };
+        let (time, sealer) = (FleetTime::default(), Sealer::none());
+        let store = Self { connection, time, epoch, keys: Keys::new(&namespace), sealer, entropy, instance };
         if let Err(error) = store.keep_time().await {
             tracing::debug!(%error, "the fleet's time is not known yet");
         }
         Ok(store)
+    }
+
+    /// The same store with a sealer for what holds bodies.
+    #[must_use]
+    pub fn sealed_by(self, sealer: Sealer) -> Self {
+        Self { sealer, ..self }
     }
 
     /// Compares clocks with the fleet. A jump of the server's that it does not know of yet is told to it.
@@ -163,16 +170,16 @@ impl RedisStore {
         let request = self.claim_call(change, past)?.into();
         let asking = self
             .connection
-            .ask_placed(deadline, &request, |reply| replies::claiming(reply, change.operation.id, write));
+            .ask_placed(deadline, &request, |reply| replies::claiming(&self.sealer, reply, change.operation.id, write));
         crash_point::midway(Point::StoreAsked, asking).await.inspect(|_| crash_point::reached(Point::StoreDone))
     }
 
     fn claim_call(&self, change: &Change, past: Option<OperationId>) -> Result<Call, StoreError> {
         let operation = &change.operation;
         let record = record::encode(operation)?;
-        let event = encoded(operation.id, change.event.as_ref())?;
+        let event = encoded(&self.sealer, operation.id, change.event.as_ref())?;
         let request = match &change.request {
-            RequestChange::Put(request) => record::encode_part(operation.id, request)?,
+            RequestChange::Put(request) => record::encode_part(&self.sealer, operation.id, request)?,
             RequestChange::Keep | RequestChange::Drop => Vec::new(),
         };
         let size = record.len() + event.len() + request.len();
@@ -193,11 +200,11 @@ impl RedisStore {
     fn write_call(&self, change: &Change) -> Result<Call, StoreError> {
         let operation = &change.operation;
         let record = record::encode(operation)?;
-        let event = encoded(operation.id, change.event.as_ref())?;
-        let receipt = encoded(operation.id, change.receipt.as_ref())?;
+        let event = encoded(&self.sealer, operation.id, change.event.as_ref())?;
+        let receipt = encoded(&self.sealer, operation.id, change.receipt.as_ref())?;
         let (action, request) = match &change.request {
             RequestChange::Keep => ("keep", Vec::new()),
-            RequestChange::Put(request) => ("put", record::encode_part(operation.id, request)?),
+            RequestChange::Put(request) => ("put", record::encode_part(&self.sealer, operation.id, request)?),
             RequestChange::Drop => ("drop", Vec::new()),
         };
         let size = record.len() + event.len() + receipt.len() + request.len();
@@ -247,7 +254,7 @@ impl RedisStore {
         let mut keys = self.keys.of(id);
         let mut command = Cmd::new();
         command.arg("MGET").arg(keys.part(Part::Record)).arg(keys.part(Part::Receipt));
-        let read = |reply| replies::found(reply, id);
+        let read = |reply| replies::found(&self.sealer, reply, id);
         let (found, done) = self.connection.ask_placed(deadline, &Request::One(command), read).await?;
         match found.and_then(|found| self.in_time(found)) {
             Some(found) => self.lasting(found, done, deadline).await.map(Some),
@@ -337,7 +344,8 @@ impl Store for RedisStore {
         let request = self.write_call(change)?.into();
         let (id, write) = (change.operation.id, change.operation.fence.write);
         let deadline = self.connection.deadline();
-        let asking = self.connection.ask_placed(deadline, &request, |reply| replies::written(reply, id, write));
+        let asking =
+            self.connection.ask_placed(deadline, &request, |reply| replies::written(&self.sealer, reply, id, write));
         let (written, done) = crash_point::midway(Point::StoreAsked, asking).await?;
         crash_point::reached(Point::StoreDone);
         match written {
@@ -357,7 +365,7 @@ impl Store for RedisStore {
     async fn request(&self, id: OperationId) -> Result<Option<StoredRequest>, StoreError> {
         let mut command = Cmd::new();
         command.arg("GET").arg(self.keys.of(id).part(Part::Request));
-        let read = |reply| replies::stored_request(reply, id);
+        let read = |reply| replies::stored_request(&self.sealer, reply, id);
         self.connection.ask(self.connection.deadline(), &Request::One(command), read).await
     }
 
@@ -365,7 +373,7 @@ impl Store for RedisStore {
         let mut keys = self.keys.of(id);
         let mut commands = redis::pipe();
         commands.cmd("GET").arg(keys.part(Part::Record)).cmd("LRANGE").arg(keys.part(Part::Events)).arg(0).arg(-1);
-        let read = |reply| replies::history(reply, id);
+        let read = |reply| replies::history(&self.sealer, reply, id);
         let history = self.connection.ask(self.connection.deadline(), &Request::Many(commands), read).await?;
         let live = history.filter(|(operation, _)| !self.is_over(operation));
         Ok(live.map(|(_, history)| history).unwrap_or_default())
@@ -456,6 +464,6 @@ fn expected_head(change: &Change) -> Vec<u8> {
 }
 
 /// Scripts see a part that is missing as an empty one.
-fn encoded<T: Stored>(id: OperationId, part: Option<&T>) -> Result<Vec<u8>, StoreError> {
-    part.map(|part| record::encode_part(id, part)).transpose().map(Option::unwrap_or_default)
+fn encoded<T: Stored>(sealer: &Sealer, id: OperationId, part: Option<&T>) -> Result<Vec<u8>, StoreError> {
+    part.map(|part| record::encode_part(sealer, id, part)).transpose().map(Option::unwrap_or_default)
 }

@@ -7,7 +7,7 @@ use crate::operation::{Operation, OperationId, StoredRequest, WriteId};
 use crate::store::record;
 use crate::store::redis::failure::Failure;
 use crate::store::redis::fleet_time::Said;
-use crate::store::{Found, History, Space, Written};
+use crate::store::{Found, History, Sealer, Space, Written};
 
 type Read<T> = Result<T, Failure>;
 
@@ -20,11 +20,11 @@ pub(super) enum Claiming {
 }
 
 /// Replies of scripts begin with the write id, so that an answer that slipped in from elsewhere is seen as such.
-pub(super) fn claiming(reply: Value, id: OperationId, write: WriteId) -> Read<Claiming> {
+pub(super) fn claiming(sealer: &Sealer, reply: Value, id: OperationId, write: WriteId) -> Read<Claiming> {
     match parts(&reply).ok_or(Failure::Garbage)?.as_slice() {
         [echo] if *echo == write.0 && !is_list(&reply) => Ok(Claiming::Won),
         [echo, b"record", stored, receipt @ ..] if *echo == write.0 => {
-            found_in(stored, receipt.first().copied(), id).map(|found| Claiming::Exists(Box::new(found)))
+            found_in(sealer, stored, receipt.first().copied(), id).map(|found| Claiming::Exists(Box::new(found)))
         }
         [echo, b"forgotten"] if *echo == write.0 => Err(Failure::Forgotten),
         [echo, b"alike", other] if *echo == write.0 => parse_id(other).map(Claiming::Alike),
@@ -32,41 +32,43 @@ pub(super) fn claiming(reply: Value, id: OperationId, write: WriteId) -> Read<Cl
     }
 }
 
-pub(super) fn written(reply: Value, id: OperationId, write: WriteId) -> Read<Written> {
+pub(super) fn written(sealer: &Sealer, reply: Value, id: OperationId, write: WriteId) -> Read<Written> {
     match parts(&reply).ok_or(Failure::Garbage)?.as_slice() {
         [echo] if *echo == write.0 && is_list(&reply) => Ok(Written::Gone),
         [echo] if *echo == write.0 => Ok(Written::Applied),
         [echo, stored, receipt @ ..] if *echo == write.0 => {
-            found_in(stored, receipt.first().copied(), id).map(|found| Written::Refused(Box::new(found)))
+            found_in(sealer, stored, receipt.first().copied(), id).map(|found| Written::Refused(Box::new(found)))
         }
         _ => Err(Failure::Garbage),
     }
 }
 
 /// Record and receipt, side by side.
-pub(super) fn found(reply: Value, id: OperationId) -> Read<Option<Found>> {
+pub(super) fn found(sealer: &Sealer, reply: Value, id: OperationId) -> Read<Option<Found>> {
     match list(&reply)? {
         [Value::Nil, _] => Ok(None),
-        [Value::BulkString(stored), Value::Nil] => found_in(stored, None, id).map(Some),
-        [Value::BulkString(stored), Value::BulkString(receipt)] => found_in(stored, Some(receipt), id).map(Some),
+        [Value::BulkString(stored), Value::Nil] => found_in(sealer, stored, None, id).map(Some),
+        [Value::BulkString(stored), Value::BulkString(receipt)] => {
+            found_in(sealer, stored, Some(receipt), id).map(Some)
+        }
         _ => Err(Failure::Garbage),
     }
 }
 
-pub(super) fn stored_request(reply: Value, id: OperationId) -> Read<Option<StoredRequest>> {
-    Ok(bulk_or_nil(&reply)?.map(|bytes| record::decode_part(id, bytes)).transpose()?)
+pub(super) fn stored_request(sealer: &Sealer, reply: Value, id: OperationId) -> Read<Option<StoredRequest>> {
+    Ok(bulk_or_nil(&reply)?.map(|bytes| record::decode_part(sealer, id, bytes)).transpose()?)
 }
 
 /// A record and its events.
-pub(super) fn history(reply: Value, id: OperationId) -> Read<Option<(Operation, History)>> {
+pub(super) fn history(sealer: &Sealer, reply: Value, id: OperationId) -> Read<Option<(Operation, History)>> {
     match list(&reply)? {
         [Value::Nil, Value::Array(_)] => Ok(None),
         [Value::BulkString(stored), Value::Array(events)] => {
-            let operation = found_in(stored, None, id)?.operation;
+            let operation = found_in(sealer, stored, None, id)?.operation;
             let mut history = History::default();
             for event in events {
                 let Value::BulkString(bytes) = event else { return Err(Failure::Garbage) };
-                history.add(record::decode_part(id, bytes));
+                history.add(record::decode_part(sealer, id, bytes));
             }
             Ok(Some((operation, history)))
         }
@@ -173,12 +175,12 @@ fn is_list(reply: &Value) -> bool {
 }
 
 /// A record of another operation than the one asked for shows that replies are out of step.
-fn found_in(stored: &[u8], receipt: Option<&[u8]>, id: OperationId) -> Read<Found> {
+fn found_in(sealer: &Sealer, stored: &[u8], receipt: Option<&[u8]>, id: OperationId) -> Read<Found> {
     let operation = record::decode(stored)?;
     if operation.id != id {
         return Err(Failure::Garbage);
     }
-    Ok(Found::new(operation, receipt.map(|bytes| record::decode_part(id, bytes))))
+    Ok(Found::new(operation, receipt.map(|bytes| record::decode_part(sealer, id, bytes))))
 }
 
 #[cfg(test)]
@@ -198,23 +200,29 @@ mod tests {
 
     #[test]
     fn only_the_own_write_id_is_a_win() {
-        assert!(matches!(claiming(bulk(&WRITE.0), id(), WRITE), Ok(Claiming::Won)));
+        assert!(matches!(claiming(&Sealer::none(), bulk(&WRITE.0), id(), WRITE), Ok(Claiming::Won)));
         let strange = [Value::Okay, Value::Nil, Value::Int(1), bulk(&[8; 16]), Value::Array(vec![bulk(&WRITE.0)])];
         for reply in strange {
-            assert!(matches!(claiming(reply.clone(), id(), WRITE), Err(Failure::Garbage)), "{reply:?}");
+            assert!(
+                matches!(claiming(&Sealer::none(), reply.clone(), id(), WRITE), Err(Failure::Garbage)),
+                "{reply:?}"
+            );
         }
     }
 
     #[test]
     fn gone_and_applied_are_told_apart() {
-        assert!(matches!(written(bulk(&WRITE.0), id(), WRITE), Ok(Written::Applied)));
-        assert!(matches!(written(Value::Array(vec![bulk(&WRITE.0)]), id(), WRITE), Ok(Written::Gone)));
-        assert!(matches!(written(Value::Array(vec![]), id(), WRITE), Err(Failure::Garbage)));
+        assert!(matches!(written(&Sealer::none(), bulk(&WRITE.0), id(), WRITE), Ok(Written::Applied)));
+        assert!(matches!(written(&Sealer::none(), Value::Array(vec![bulk(&WRITE.0)]), id(), WRITE), Ok(Written::Gone)));
+        assert!(matches!(written(&Sealer::none(), Value::Array(vec![]), id(), WRITE), Err(Failure::Garbage)));
     }
 
     #[test]
     fn a_damaged_record_is_an_answer_and_no_reason_to_ask_again() {
         let reply = Value::Array(vec![bulk(&WRITE.0), bulk(b"record"), bulk(b"1short"), Value::Nil]);
-        assert!(matches!(claiming(reply, id(), WRITE), Err(Failure::Unreadable(Unreadable::Damaged(_)))));
+        assert!(matches!(
+            claiming(&Sealer::none(), reply, id(), WRITE),
+            Err(Failure::Unreadable(Unreadable::Damaged(_)))
+        ));
     }
 }

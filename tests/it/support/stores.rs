@@ -54,5 +54,5 @@ pub async fn on(url: &str, namespace: &str) -> RedisStore {
 
 /// With a timeout that a busy machine keeps.
 pub fn open_file(path: &Path) -> Result<FileStore, OpenError> {
-    FileStore::open(path, patient(Duration::from_secs(30)), Clock::system())
+    FileStore::open(path, patient(Duration::from_secs(30)), Clock::system(), &[])
 }
