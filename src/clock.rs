@@ -1,9 +1,12 @@
 //! Time for everything that is stored or compared across processes.
 //!
 //! Owns the wall clock: it is read once, at start, and from then on moves with tokio's monotonic clock. A step of the
-//! system clock therefore never changes a wait, and a paused test moves both clocks together. What the system knows of
-//! time beyond the life of a process is how long it has been up.
+//! system clock therefore never changes a wait, and a paused test moves both clocks together. What the monotonic clock
+//! leaves out is added: the time that the machine was suspended. What the system knows of time beyond the life of a
+//! process is how long it has been up.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{fmt, fs};
 
@@ -38,11 +41,12 @@ pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A wall clock that moves with the monotonic one.
+/// A wall clock that moves with the monotonic one, and goes on while the machine is suspended.
 #[derive(Clone, Debug)]
 pub struct Clock {
     start: Instant,
     wall: Timestamp,
+    sleep: Sleep,
 }
 
 impl Clock {
@@ -54,12 +58,53 @@ impl Clock {
 
     /// A clock that says `wall` now.
     pub fn starting_at(wall: Timestamp) -> Self {
-        Self { start: Instant::now(), wall }
+        Self { start: Instant::now(), wall, sleep: Sleep::after(suspended()) }
     }
 
     pub fn now(&self) -> Timestamp {
-        self.wall.after(self.start.elapsed())
+        self.told(suspended())
     }
+
+    fn told(&self, suspended: Duration) -> Timestamp {
+        self.wall.after(self.start.elapsed() + self.sleep.until(suspended))
+    }
+}
+
+/// How long the machine was suspended in the life of a clock.
+#[derive(Clone, Debug)]
+struct Sleep {
+    before: Duration,
+    /// In milliseconds, so that no later look makes it shorter.
+    longest: Arc<AtomicU64>,
+}
+
+impl Sleep {
+    fn after(before: Duration) -> Self {
+        Self { before, longest: Arc::default() }
+    }
+
+    /// Less than a second is what lies between the looks at two clocks.
+    fn until(&self, suspended: Duration) -> Duration {
+        let slept = Some(suspended.saturating_sub(self.before)).filter(|slept| *slept >= Duration::from_secs(1));
+        let slept = slept.map_or(0, millis);
+        Duration::from_millis(self.longest.fetch_max(slept, Ordering::Relaxed).max(slept))
+    }
+}
+
+/// How long the machine has been suspended since it is up.
+#[cfg(target_os = "linux")]
+fn suspended() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+    let read = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
+    // In this order a pause between the two makes it shorter and never longer.
+    let up = read(ClockId::Boottime);
+    up.saturating_sub(read(ClockId::Monotonic))
+}
+
+/// Not known here.
+#[cfg(not(target_os = "linux"))]
+fn suspended() -> Duration {
+    Duration::ZERO
 }
 
 /// How long the machine has been up. No step of its wall clock moves that, and it goes on while processes come and go
@@ -83,5 +128,28 @@ impl Uptime {
     /// What has passed since `earlier`, if that was in the same life of the machine.
     pub fn since(&self, earlier: &Self) -> Option<Duration> {
         if self.boot == earlier.boot { self.elapsed.checked_sub(earlier.elapsed) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn time_goes_on_while_the_machine_is_suspended() {
+        let (minute, hour, noise) = (Duration::from_secs(60), Duration::from_secs(3600), Duration::from_millis(900));
+        let clock = Clock { sleep: Sleep::after(hour), ..Clock::starting_at(Timestamp(0)) };
+        tokio::time::advance(minute).await;
+        assert_eq!(clock.told(hour + noise), Timestamp(millis(minute)), "that was no sleep");
+        assert_eq!(clock.clone().told(hour * 3), Timestamp(millis(minute + hour * 2)));
+        assert_eq!(clock.told(hour * 3 - noise), Timestamp(millis(minute + hour * 2)), "and never goes back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_is_awake_adds_nothing() {
+        let clock = Clock::starting_at(Timestamp(7));
+        assert_eq!(clock.now(), Timestamp(7));
+        tokio::time::advance(Duration::from_millis(5)).await;
+        assert_eq!(clock.now(), Timestamp(12));
     }
 }
