@@ -122,7 +122,7 @@ impl Owner {
                     return Ok(());
                 }
                 Written::Refused(found) if found.operation.is_held_under(&self.operation.fence) => {
-                    self.operation = found.operation
+                    self.operation = self.operation.clone().resumed(found.operation);
                 }
                 Written::Refused(found) => return Err(WriteError::Fenced(found)),
                 Written::Gone => return Err(WriteError::Gone),

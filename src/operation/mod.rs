@@ -150,6 +150,14 @@ impl Operation {
         self.fence.owner == fence.owner && self.fence.token == fence.token && self.due().is_some()
     }
 
+    /// What its owner goes on from when the store holds `stored`, which is his: an earlier write whose reply was lost. A
+    /// store that has forgotten his last writes, in a failover, is told of them by the next one: nobody else knows that
+    /// the call was sent.
+    #[must_use]
+    pub fn resumed(self, stored: Self) -> Self {
+        if stored.fence.revision < self.fence.revision { Self { fence: stored.fence, ..self } } else { stored }
+    }
+
     /// Whether the write by which the present owner got it has counted an attempt that is still to be made.
     pub fn opened_with_send(&self) -> bool {
         self.state.name() == StateName::Sent && self.sender.is_some_and(|sender| sender.owner == self.fence.owner)

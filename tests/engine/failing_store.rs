@@ -209,3 +209,23 @@ async fn who_repeats_a_call_without_a_kept_receipt_is_told_its_answer_until_one_
     assert!(gateway.engine.shared().flights.watch(id("k")).is_none());
     assert_eq!(gateway.upstream.seen().len(), 1);
 }
+
+/// A failover goes back to what its owner had written before; he alone knows more, and tells it.
+#[tokio::test(start_paused = true)]
+async fn an_intent_that_a_failover_forgot_runs_once_all_the_same() {
+    let gateway = Gateway::before(vec![answers(200).body("charged").into()], Setup::UNSAFE);
+    gateway.store.forgets(Step::To(S::Sent));
+    let told = gateway.call("k").await;
+    assert_eq!((told.says(), told.marks.receipt_none), ((200, "charged", false), false));
+    assert_eq!(gateway.call("k").await.says(), (200, "charged", true));
+    assert_eq!(gateway.upstream.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_doubt_that_a_failover_forgot_stays_one() {
+    let setup = Setup { retry: "max_attempts = 2", ..Setup::WITH_KEY };
+    let gateway = Gateway::before(vec![answers(503).into(), answers(429).into()], setup);
+    gateway.store.forgets(Step::To(S::Waiting));
+    assert_eq!(gateway.call("k").await.marks.execution, Some(Execution::Unknown));
+    assert_eq!(gateway.upstream.seen().len(), 2);
+}

@@ -43,18 +43,25 @@ pub enum Fault {
 pub struct FrailStore {
     shared: Arc<MemoryStore>,
     faults: Mutex<Vec<(Step, Fault)>>,
+    forgotten: Mutex<Vec<Step>>,
     away: AtomicBool,
     steps: Mutex<Vec<Step>>,
 }
 
 impl FrailStore {
     pub fn over(shared: Arc<MemoryStore>) -> Self {
-        Self { shared, faults: Mutex::default(), away: AtomicBool::new(false), steps: Mutex::default() }
+        let (faults, forgotten, steps) = Default::default();
+        Self { shared, faults, forgotten, away: AtomicBool::new(false), steps }
     }
 
     /// The next `times` steps of this kind meet the fault.
     pub fn fails(&self, step: Step, fault: Fault, times: usize) {
         self.faults.lock().unwrap().extend(std::iter::repeat_n((step, fault), times));
+    }
+
+    /// The next write of this kind is acknowledged, and gone with the server that took it.
+    pub fn forgets(&self, step: Step) {
+        self.forgotten.lock().unwrap().push(step);
     }
 
     /// From now on this gateway does not reach it.
@@ -129,8 +136,11 @@ impl Store for FrailStore {
     }
 
     async fn write(&self, change: &Change) -> Result<Written, StoreError> {
-        let change = change.clone();
-        self.through(step_of(&change), |store| async move { store.write(&change).await }).await
+        let (change, step) = (change.clone(), step_of(change));
+        if self.forgotten.lock().unwrap().pop_if(|forgotten| *forgotten == step).is_some() {
+            return Ok(Written::Applied);
+        }
+        self.through(step, |store| async move { store.write(&change).await }).await
     }
 
     async fn read(&self, id: OperationId) -> Result<Option<Found>, StoreError> {

@@ -147,7 +147,7 @@ impl World {
                 Some(Ok(()))
             }
             Reply::Written(Written::Refused(found)) if found.operation.is_held_under(&owner.operation.fence) => {
-                owner.operation = found.operation;
+                owner.operation = owner.operation.clone().resumed(found.operation);
                 if writing.adoptions_left == 0 {
                     return Some(Err(WriteError::Store));
                 }
