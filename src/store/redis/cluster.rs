@@ -162,14 +162,24 @@ impl Cluster {
         Ok(accepted)
     }
 
-    /// Looks at the epoch, and opens or closes the cluster by it. A server that does not answer closes nothing.
+    /// Looks at the epoch and all its markers, and opens or closes the cluster by them. A server that does not answer
+    /// closes nothing.
     ///
     /// # Errors
     /// It is closed now, or was never open.
     pub(super) async fn examine(&self) -> Result<(), Arc<OpenError>> {
-        let (way, epoch) = (Way::Cluster(self), &self.terms.epoch);
-        let examining =
-            async { if self.closed().is_some() { epoch.examine(&way).await } else { epoch.look(&way).await } };
+        self.judge(self.terms.epoch.examine(&Way::Cluster(self))).await
+    }
+
+    /// The same without the markers, as long as it is open.
+    async fn look(&self) -> Result<(), Arc<OpenError>> {
+        match self.closed() {
+            Some(_) => self.examine().await,
+            None => self.judge(self.terms.epoch.look(&Way::Cluster(self))).await,
+        }
+    }
+
+    async fn judge(&self, examining: impl Future<Output = Result<(), OpenError>>) -> Result<(), Arc<OpenError>> {
         let examined = timeout(self.terms.timeout, examining).await;
         let examined = examined.unwrap_or_else(|elapsed| Err(OpenError::Unreachable(elapsed.into())));
         let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -183,9 +193,8 @@ impl Cluster {
 
     pub(super) async fn keep_examining(self: Arc<Self>) {
         loop {
-            // Whichever comes first; an examination is the same after either.
-            drop(timeout(LOOK, self.forgot.notified()).await);
-            drop(self.examine().await);
+            let has_forgotten = timeout(LOOK, self.forgot.notified()).await.is_ok();
+            drop(if has_forgotten { self.examine().await } else { self.look().await });
         }
     }
 

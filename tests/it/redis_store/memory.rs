@@ -7,6 +7,7 @@ use oncegate::store::{Claimed, Store, StoreError};
 
 use super::{PATIENT, open, recovered, say};
 use crate::support::operations::*;
+use crate::support::redis_fleet::{ClusterFleet, try_say};
 use crate::support::redis_server::RedisServer;
 
 const EPOCH: &str = "oncegate:{shop}:epoch";
@@ -113,6 +114,29 @@ async fn a_bucket_that_is_gone_is_missed_even_if_nobody_asks_for_it() {
         }
     };
     assert!(error.to_string().contains("bucket 7f"), "{error}");
+}
+
+/// The key of the epoch is on another server than what was lost.
+#[tokio::test]
+async fn a_lost_part_of_a_cluster_closes_all_of_it() {
+    let fleet = ClusterFleet::start();
+    let store = open(&fleet.url(), PATIENT).await;
+    let marker = "oncegate:{shop:7f}:m";
+    let lost = fleet
+        .servers
+        .iter()
+        .filter(|server| try_say(server.address(), &["DEL", marker]).is_ok_and(|lost: i64| lost == 1));
+    assert_eq!(lost.count(), 1);
+    let since = Instant::now();
+    while store.due(1).await.is_ok() {
+        assert!(since.elapsed() < PATIENT, "it has not been missed");
+    }
+    finds_out(&store).await;
+    let newcomer = open(&fleet.url(), PATIENT).await;
+    expect_lost(newcomer.ping().await);
+    assert!(newcomer.accept_loss().await.unwrap());
+    recovered(&newcomer).await;
+    recovered(&store).await;
 }
 
 #[tokio::test]
