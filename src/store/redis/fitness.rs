@@ -35,6 +35,8 @@ pub enum OpenError {
     Credentials(#[source] RedisError),
     #[error("Redis refused a question that has to be answered first")]
     Refused(#[source] RedisError),
+    #[error("Redis takes no writes now")]
+    TakesNoWrites(#[source] RedisError),
     #[error("Redis has version {0}; 7.0 or newer is needed")]
     TooOld(String),
     #[error("this Redis is a replica; the store has to be its master")]
@@ -49,7 +51,7 @@ impl OpenError {
     /// Whether another try may find it better without anybody doing something.
     pub(super) fn may_pass(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Deposed => true,
+            Self::Unreachable(_) | Self::Deposed | Self::TakesNoWrites(_) => true,
             Self::Url(_)
             | Self::Entropy(_)
             | Self::Tls(_)
@@ -92,15 +94,21 @@ impl From<RedisError> for OpenError {
 impl From<Failure> for OpenError {
     fn from(failure: Failure) -> Self {
         match failure {
+            Failure::Refused(error) if is_about_writes(&error) => Self::TakesNoWrites(error),
             Failure::Refused(error) => Self::Refused(error),
             Failure::NotNow(error) | Failure::Broken(error) => Self::Unreachable(error.into()),
-            Failure::Demoted(_) => Self::Replica,
+            Failure::Demoted(error) => Self::TakesNoWrites(error),
             Failure::Moved(error) | Failure::Ask(error) => Self::Unreachable(error.into()),
             failure @ (Failure::NoScript | Failure::Forgotten | Failure::Garbage | Failure::Unreadable(_)) => {
                 Self::Unreachable(failure.into())
             }
         }
     }
+}
+
+/// Full, unable to save, or without its replicas: somebody or something will see to it.
+fn is_about_writes(error: &RedisError) -> bool {
+    matches!(error.code(), Some("OOM" | "MISCONF" | "NOREPLICAS"))
 }
 
 /// Asks all there is to ask in one round trip, and reads the clock on the way.

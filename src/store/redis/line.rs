@@ -103,12 +103,12 @@ pub(super) async fn given_up(mut state: watch::Receiver<State>, number: u64) {
 pub(super) fn no_line(reason: Option<Arc<OpenError>>) -> StoreError {
     match reason {
         None => StoreError::Away("there is no connection to Redis".into()),
-        Some(reason) if reason.may_pass() => StoreError::Away(Box::new(reason)),
         Some(reason) => match &*reason {
             OpenError::Lost(loss) => StoreError::LostMemory(Box::new(loss.clone())),
-            OpenError::Credentials(error) | OpenError::Refused(error) => {
+            OpenError::Credentials(error) | OpenError::Refused(error) | OpenError::TakesNoWrites(error) => {
                 StoreError::Refused(format!("{reason}: {}", words_of(error)))
             }
+            _ if reason.may_pass() => StoreError::Away(Box::new(reason)),
             reason => StoreError::Refused(reason.to_string()),
         },
     }

@@ -86,6 +86,21 @@ async fn a_server_that_is_away_at_the_start_is_waited_for() {
     won(&store, claim(&store, "later")).await;
 }
 
+/// There is nothing in it yet, and nothing can be founded.
+#[tokio::test]
+async fn a_server_that_takes_no_writes_at_the_start_is_waited_for() {
+    for (setting, words) in [("maxmemory", "OOM"), ("min-replicas-to-write", "NOREPLICAS")] {
+        let server = RedisServer::start();
+        say::<()>(&server, &["CONFIG", "SET", setting, "1"]);
+        let store = open(&server.url(), PATIENT).await;
+        let error = store.claim(&claim(&store, "early"), None).await.unwrap_err();
+        assert!(matches!(&error, StoreError::Refused(why) if why.contains(words)), "{error:?}");
+        say::<()>(&server, &["CONFIG", "SET", setting, "0"]);
+        recovered(&store).await;
+        won(&store, claim(&store, "later")).await;
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_became_unfit_is_not_used() {
     let server = RedisServer::start();
