@@ -42,7 +42,7 @@ fn a_flush_under_load_runs_nothing_a_second_time(mut ground: Ground) {
     assert!(ran.len() > 50, "{}", ran.len());
     for key in &ran {
         for gateway in &gateways {
-            expect_lost(gateway.charge(key).send());
+            expect_lost_or_unkept(gateway.charge(key).send());
         }
     }
     let newcomer = settings.start(&ground);
@@ -143,6 +143,14 @@ fn is_told(gateway: &Gateway) -> bool {
     let readiness = gateway.readiness().json();
     let in_store = readiness["store"]["error"].as_str().is_some_and(|error| error.contains("lost its memory"));
     status["warnings"].as_array().unwrap().iter().any(says) && in_store
+}
+
+/// The owner of a call that was under way during the flush still holds its answer.
+#[track_caller]
+fn expect_lost_or_unkept(answer: Answer) {
+    if answer.header("Oncegate-Receipt") != Some("none") {
+        expect_lost(answer);
+    }
 }
 
 #[track_caller]
