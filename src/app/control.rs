@@ -21,7 +21,7 @@ use crate::server::body::ResponseBody;
 use crate::server::health::{Health, Readiness};
 use crate::server::listener::{Listener, Peer};
 use crate::store::Store;
-use crate::worker::{rules, space, sweep};
+use crate::worker::{advice, rules, space, sweep};
 
 /// Connections of operators and probes: they never wait behind agents.
 const PLACES: usize = 256;
@@ -62,6 +62,7 @@ impl Control {
         })?);
         tasks.spawn(sweep::sweep(Arc::clone(engine), common.stop.clone()));
         tasks.spawn(space::watch(Arc::clone(engine), common.stop.clone()));
+        tasks.spawn(advice::watch(Arc::clone(engine), common.stop.clone()));
         tasks.spawn(rules::compare(Arc::clone(engine)));
         Ok(Self { readiness, store: Arc::clone(engine.store()), signals: Signals::listen()?, stop, tasks })
     }

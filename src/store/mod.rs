@@ -239,6 +239,11 @@ pub trait Store: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// What an operator should change about how it is set up, as it stands now; mostly nothing.
+    async fn advice(&self) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
+    }
+
     /// Asks the store whether it would take a write now.
     async fn ping(&self) -> Result<(), StoreError>;
 

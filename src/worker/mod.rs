@@ -1,5 +1,6 @@
-//! What goes on without a caller: lost owners, retention, a look at the store's space.
+//! What goes on without a caller: lost owners, retention, looks at the store's space and its setup.
 
+pub mod advice;
 pub mod rules;
 pub mod space;
 pub mod sweep;

@@ -75,6 +75,14 @@ impl Connection {
         }
     }
 
+    /// See [`Topology::advice`].
+    ///
+    /// # Errors
+    /// A server does not answer.
+    pub(super) async fn advice(&self) -> Result<Vec<String>, StoreError> {
+        timeout_at(self.deadline(), self.topology.advice()).await.unwrap_or(Err(StoreError::Timeout))
+    }
+
     /// Has the memory of the servers examined anew before anything else goes to them.
     pub(super) fn examine_anew(&self) {
         self.topology.examine_anew();

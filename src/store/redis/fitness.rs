@@ -5,7 +5,7 @@ use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
-use crate::redis_url::Misread;
+use crate::redis_url::{Host, Misread};
 use crate::store::redis::clock::ServerClock;
 use crate::store::redis::epoch::Loss;
 use crate::store::redis::failure::Failure;
@@ -144,6 +144,8 @@ pub(super) struct Standing {
     /// The first 64 bits of its replication id: another one for each life as a master.
     pub(super) life: u64,
     pub(super) connected: usize,
+    /// Whether it stops taking writes when too few of them are there.
+    pub(super) needs_them: bool,
 }
 
 impl Standing {
@@ -159,7 +161,26 @@ impl Standing {
         }
         let life = field("master_replid").and_then(|id| u64::from_str_radix(id.get(..16)?, 16).ok());
         let connected = field("connected_slaves").and_then(|count| count.parse().ok());
-        life.zip(connected).map(|(life, connected)| Self { life, connected }).ok_or(OpenError::Mute)
+        // It tells how many of them are good only if it needs any.
+        let needs_them = field("min_slaves_good_slaves").is_some();
+        life.zip(connected).map(|(life, connected)| Self { life, connected, needs_them }).ok_or(OpenError::Mute)
+    }
+
+    /// What an operator should know, if `needed` replicas have to have every step. Where they have, a master that was
+    /// cut off acknowledges nothing anyway.
+    pub(super) fn advice(&self, host: &Host, needed: Option<usize>) -> Option<String> {
+        let connected = self.connected;
+        match needed {
+            Some(needed) if connected < needed => Some(format!(
+                "store: Redis {host} has {connected} of the {needed} replicas that store.replicas demands: guarded calls are \
+                 refused"
+            )),
+            None if connected > 0 && !self.needs_them => Some(format!(
+                "store: Redis {host} has replicas and min-replicas-to-write is 0: once cut off, it takes writes that a \
+                 failover forgets"
+            )),
+            Some(_) | None => None,
+        }
     }
 }
 

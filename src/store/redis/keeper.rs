@@ -13,7 +13,7 @@ use crate::entropy::Entropy;
 use crate::redis_url::Host;
 use crate::store::redis::clock::ServerClock;
 use crate::store::redis::epoch::{Epoch, Way};
-use crate::store::redis::fitness::{self, OpenError, Standing};
+use crate::store::redis::fitness::{self, OpenError};
 use crate::store::redis::line::{Line, State, given_up, hang_up};
 use crate::store::redis::sentinel::Sentinels;
 use crate::store::redis::wire::{Wired, Wiring};
@@ -167,12 +167,8 @@ impl Dialer {
         fitness::examine(&mut wired.connection, &self.clock).await.map_err(|error| self.judge(error))?;
         let (connection, number) = (wired.connection.clone(), self.dialed);
         let line = Line { connection, number, host: Arc::new(host), answers: Arc::default(), life: Arc::default() };
-        if let Some(needed) = self.terms.replicas {
-            let standing = self.learn_life(&line).await?;
-            if standing.connected < needed {
-                let connected = standing.connected;
-                tracing::warn!(needed, connected, "fewer replicas than store.replicas: guarded calls will be refused");
-            }
+        if self.terms.replicas.is_some() {
+            self.learn_life(&line).await?;
         }
         Ok(Opened { line, _wired: wired })
     }
@@ -215,10 +211,10 @@ impl Dialer {
         }
     }
 
-    async fn learn_life(&self, line: &Line) -> Result<Standing, OpenError> {
+    async fn learn_life(&self, line: &Line) -> Result<(), OpenError> {
         let standing = fitness::standing(&mut line.connection.clone()).await.map_err(|error| self.judge(error))?;
         line.life.store(standing.life, Ordering::Relaxed);
-        Ok(standing)
+        Ok(())
     }
 
     /// Resolves when the sentinels name another master: one that was cut off still believes that it is one. Sentinels

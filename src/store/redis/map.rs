@@ -82,6 +82,13 @@ impl Map {
         self.nodes.keys()
     }
 
+    /// Every master once, in an order that stays.
+    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+        let mut nodes: Vec<_> = self.nodes.iter().collect();
+        nodes.sort_unstable_by_key(|(host, _)| *host);
+        nodes.into_iter().map(|(_, node)| Arc::clone(node)).collect()
+    }
+
     fn node_at(&mut self, host: &Host, terms: &Terms, now: Timestamp) -> Arc<Node> {
         let begin = || Arc::new(Node::begin(Whereabouts::Mapped(host.clone()), terms.clone(), ServerClock::at(now)));
         Arc::clone(self.nodes.entry(host.clone()).or_insert_with(begin))

@@ -423,6 +423,10 @@ impl Store for RedisStore {
         }
     }
 
+    async fn advice(&self) -> Result<Vec<String>, StoreError> {
+        self.connection.advice().await
+    }
+
     async fn ping(&self) -> Result<(), StoreError> {
         let mut command = Cmd::new();
         command.arg("SET").arg(self.keys.probe()).arg(self.now().0).arg("PX").arg(PROBE);

@@ -9,7 +9,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::store::StoreError;
 use crate::store::redis::clock::ServerClock;
-use crate::store::redis::fitness::OpenError;
+use crate::store::redis::fitness::{self, OpenError};
 use crate::store::redis::keeper::{Dialer, Keeper, Terms, Whereabouts};
 use crate::store::redis::line::{Line, State, hang_up, no_line};
 use crate::store::redis::replicas::{Place, Replicas, Shortfall};
@@ -113,6 +113,19 @@ impl Node {
         match &self.replicas {
             Some(replicas) => replicas.have(place, key, deadline).await,
             None => Ok(()),
+        }
+    }
+
+    /// What an operator should change about it and its replicas; nothing if it may not tell.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub(super) async fn advice(&self) -> Result<Option<String>, StoreError> {
+        let line = self.line().await?;
+        match fitness::standing(&mut line.connection.clone()).await {
+            Ok(standing) => Ok(standing.advice(&line.host, self.terms.replicas)),
+            Err(OpenError::Refused(_) | OpenError::Mute) => Ok(None),
+            Err(error) => Err(no_line(Some(Arc::new(error)))),
         }
     }
 

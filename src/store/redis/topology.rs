@@ -96,6 +96,22 @@ impl Topology {
         }
     }
 
+    /// What an operator should change about the masters and their replicas.
+    ///
+    /// # Errors
+    /// A server does not answer.
+    pub(super) async fn advice(&self) -> Result<Vec<String>, StoreError> {
+        let nodes = match self {
+            Self::One(node) => vec![Arc::clone(node)],
+            Self::Cluster { cluster, .. } => cluster.map.borrow().nodes(),
+        };
+        let mut advice = Vec::new();
+        for node in nodes {
+            advice.extend(node.advice().await?);
+        }
+        Ok(advice)
+    }
+
     /// The commands of a request by the server that has their keys; `None` if that is one for all.
     pub(super) fn shares(&self, request: &Request) -> Option<Vec<Share>> {
         match (self, request) {

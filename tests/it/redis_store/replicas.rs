@@ -8,9 +8,12 @@ use oncegate::store::redis::{RedisStore, Settings};
 use oncegate::store::{Store, StoreError, Written};
 
 use super::{PATIENT, recovered, say};
+use crate::support::eventually;
+use crate::support::gateway::Settings as GatewaySettings;
 use crate::support::operations::*;
 use crate::support::redis_fleet::replicated;
 use crate::support::redis_server::RedisServer;
+use crate::support::upstream::ScriptedUpstream;
 
 const SHORT: Duration = Duration::from_secs(3);
 
@@ -75,6 +78,53 @@ async fn many_steps_wait_once() {
     let stats: String = say(&master, &["INFO", "commandstats"]);
     let waits = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls=")?.split(',').next()).unwrap();
     assert!(waits.parse::<usize>().unwrap() < 32, "{waits}");
+}
+
+#[tokio::test]
+async fn missing_replicas_are_told() {
+    let (master, replica) = replicated();
+    assert_eq!(open(&master, 1, PATIENT).await.advice().await.unwrap(), Vec::<String>::new());
+    let advice = open(&master, 2, PATIENT).await.advice().await.unwrap();
+    assert!(advice[0].contains("has 1 of the 2 replicas"), "{advice:?}");
+    drop(replica);
+    let store = open(&master, 1, PATIENT).await;
+    let missing = async {
+        loop {
+            if let Some(advice) = store.advice().await.unwrap().pop() {
+                break advice;
+            }
+        }
+    };
+    let advice = missing.await;
+    assert!(advice.contains("has 0 of the 1 replicas"), "{advice}");
+}
+
+#[tokio::test]
+async fn a_master_that_does_not_stop_when_it_is_cut_off_is_told() {
+    let (master, _replica) = replicated();
+    let store = super::open(&master.url(), PATIENT).await;
+    let advice = store.advice().await.unwrap();
+    assert!(advice[0].contains("min-replicas-to-write is 0"), "{advice:?}");
+    say::<()>(&master, &["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    assert_eq!(store.advice().await.unwrap(), Vec::<String>::new());
+    say::<()>(&master, &["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    say::<()>(&master, &["ACL", "SETUSER", "default", "-info"]);
+    assert_eq!(store.advice().await.unwrap(), Vec::<String>::new(), "one that may not tell");
+    let alone = RedisServer::start();
+    assert_eq!(super::open(&alone.url(), PATIENT).await.advice().await.unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn a_gateway_says_what_its_replicas_lack() {
+    let (master, _replica) = replicated();
+    let settings = GatewaySettings::of(&ScriptedUpstream::start());
+    let too_many = settings.clone().top("store.durability = 'replicas'").top("store.replicas = 2");
+    for (settings, words) in [(settings, "min-replicas-to-write is 0"), (too_many, "1 of the 2 replicas")] {
+        let gateway = settings.start_on(&master.url());
+        let told = || gateway.admin("/v1/status")["warnings"].to_string();
+        eventually("a warning", || told().contains(words).then_some(()));
+        assert!(gateway.log().contains(words));
+    }
 }
 
 async fn until_applied(store: &dyn Store, change: &oncegate::operation::transition::Change) -> Written {
