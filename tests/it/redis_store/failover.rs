@@ -105,7 +105,7 @@ async fn a_slot_that_moves_is_followed() {
     assert!(matches!(again, Claimed::Exists(found) if found.operation == first));
 }
 
-fn record_of(operation: &Operation) -> String {
+pub fn record_of(operation: &Operation) -> String {
     format!("oncegate:{{shop:{:02x}}}:r:{}", operation.id.bucket(), operation.id)
 }
 

@@ -7,15 +7,19 @@ use oncegate::redis_url::RedisUrl;
 use oncegate::store::redis::{RedisStore, Settings};
 use oncegate::store::{Store, StoreError, Written};
 
+use super::failover::record_of;
 use super::{PATIENT, recovered, say};
 use crate::support::eventually;
 use crate::support::gateway::Settings as GatewaySettings;
 use crate::support::operations::*;
-use crate::support::redis_fleet::replicated;
+use crate::support::redis_fleet::{is_synced, replicated};
 use crate::support::redis_server::RedisServer;
+use crate::support::toxic::{Toxic, ToxicProxy};
 use crate::support::upstream::ScriptedUpstream;
 
 const SHORT: Duration = Duration::from_secs(3);
+/// The state in a record, as only the write that makes it `sent` carries it.
+const MARKED_SENT: &[u8] = b"\xa4sent";
 
 async fn open(master: &RedisServer, replicas: usize, timeout: Duration) -> RedisStore {
     let url = RedisUrl::parse(&master.url()).unwrap();
@@ -60,6 +64,44 @@ async fn another_life_of_the_same_server_is_known() {
     say::<()>(&master, &["REPLICAOF", "NO", "ONE"]);
     recovered(&store).await;
     assert_eq!(until_read(&store, &kept).await, Some(kept));
+}
+
+/// The step was done in one life of its server, and `WAIT` is asked in the next.
+#[tokio::test]
+async fn a_step_of_another_life_does_not_count() {
+    let (master, replica) = replicated();
+    let proxy = ToxicProxy::to(master.address());
+    let url = RedisUrl::parse(&proxy.url()).unwrap();
+    let settings = Settings { replicas: Some(1), ..Settings::new(url, "shop", PATIENT) };
+    let store = RedisStore::open(settings).await.unwrap();
+    put_sent(&store, claim(&store, "warm")).await;
+    let claimed = won(&store, claim(&store, "k")).await;
+    let intent = sent(&store, &claimed);
+    proxy.turn_at(MARKED_SENT, Toxic::Unheard);
+    let another_life = async {
+        until_done(&master, &claimed).await;
+        // In one breath, so that nobody sees it as a replica.
+        let mut lives = redis::pipe();
+        lives.cmd("REPLICAOF").arg("127.0.0.1").arg(1).cmd("REPLICAOF").arg("NO").arg("ONE");
+        lives.exec(&mut redis::Client::open(master.url()).unwrap().get_connection().unwrap()).unwrap();
+        let follows = || say::<String>(&master, &["INFO", "replication"]).contains("state=online").then_some(());
+        eventually("the replica of before", follows);
+        is_synced(replica.address());
+        proxy.heal();
+    };
+    let (written, ()) = tokio::join!(store.write(&intent), another_life);
+    let error = written.unwrap_err();
+    assert!(matches!(&error, StoreError::Unreplicated(why) if why.to_string().contains("same master")), "{error:?}");
+    assert_eq!(until_applied(&store, &intent).await, Written::Applied, "in the new life");
+}
+
+/// Returns when the server has the record as `sent`, of which its store has not heard.
+async fn until_done(server: &RedisServer, operation: &Operation) {
+    let key = record_of(operation);
+    let is_sent = || say::<Vec<u8>>(server, &["GET", &key]).windows(MARKED_SENT.len()).any(|it| it == MARKED_SENT);
+    while !is_sent() {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// Steps that end together share one `WAIT`.
