@@ -7,6 +7,7 @@ mod keeping;
 mod memory;
 mod opening;
 mod replicas;
+mod rights;
 mod tls;
 
 use std::time::{Duration, Instant};

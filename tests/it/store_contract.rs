@@ -34,9 +34,27 @@ macro_rules! in_turn {
     };
 }
 
+/// A function that tries the cases in turn, each over the store that `open` gives for it, and names the first to fail.
+macro_rules! tried {
+    ($name:ident: $($suite:ident::$case:ident)*) => {
+        pub async fn $name(
+            open: impl AsyncFn(&'static str) -> Option<oncegate::store::redis::RedisStore>,
+        ) -> Option<&'static str> {
+            $(
+                let Some(store) = open(stringify!($case)).await else { return Some(stringify!($case)) };
+                let trial = tokio::spawn(async move { super::$suite::$case(&store).await });
+                if trial.await.is_err() {
+                    return Some(stringify!($case));
+                }
+            )*
+            None
+        }
+    };
+}
+
 macro_rules! keeps_the_contract {
     ($module:ident by $how:ident $store:ident) => {
-        mod $module {
+        pub mod $module {
             $how! { $store:
                 claims::of_many_claims_one_wins
                 claims::a_claim_sent_again_is_won
@@ -80,3 +98,4 @@ keeps_the_contract!(file by each file);
 keeps_the_contract!(redis by each redis);
 keeps_the_contract!(sentinel by in_turn SentinelFleet);
 keeps_the_contract!(cluster by in_turn ClusterFleet);
+keeps_the_contract!(rights by tried first_failure);

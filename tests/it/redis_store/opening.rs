@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use oncegate::operation::transition::Retention;
 use oncegate::store::redis::{OpenError, RedisStore};
 use oncegate::store::{Store, StoreError};
 
@@ -21,35 +20,6 @@ async fn a_wrong_password_is_refused() {
         assert!(!format!("{error:?}").contains("wrong"));
     }
     won(&open(&with(":secret@"), PATIENT).await, claim(&open(&with(":secret@"), PATIENT).await, "k")).await;
-}
-
-const DOCUMENT: &str = include_str!("../../../docs/redis.md");
-
-/// The words of the rule that the document shows, for the namespace of these tests.
-fn documented_rule() -> Vec<String> {
-    let (_, rule) = DOCUMENT.split_once("ACL SETUSER").unwrap();
-    let (rule, _) = rule.split_once("```").unwrap();
-    let rule = format!("ACL SETUSER{rule}").replace("checkout", "shop").replace("PASSWORD", "secret");
-    rule.replace('\\', "").split_whitespace().map(str::to_owned).collect()
-}
-
-#[tokio::test]
-async fn least_rights_are_enough() {
-    let server = RedisServer::start();
-    say::<()>(&server, &documented_rule().iter().map(String::as_str).collect::<Vec<_>>());
-    let store = open(&server.url().replace("//", "//gateway:secret@"), PATIENT).await;
-    let window = store.now().after(HOUR);
-    let unresolved = put_unknown(&store, claim_unnamed(&store, "a", [1; 32], Some(window))).await;
-    applied(&store, settled(&store, &unresolved, receipt("late"), KEPT_LONG)).await;
-    let gone = put_settled(&store, "gone", Retention { receipts: SOON, tombstones: SOON }).await;
-    past(&store, gone.expires_at.unwrap().after(SOON)).await;
-    assert_eq!(store.events(unresolved.id).await.unwrap().len(), 4);
-    assert_eq!(store.request(unresolved.id).await.unwrap(), None);
-    assert_eq!(store.list(None, 9).await.unwrap().operations.len(), 1);
-    assert_eq!((store.due(9).await.unwrap(), store.purge(9).await.unwrap()), (vec![], 1));
-    assert_eq!(store.count_open(&oncegate::operation::Scope::none()).await.unwrap(), 0);
-    store.remember("rules", "1", None).await.unwrap();
-    store.ping().await.unwrap();
 }
 
 #[tokio::test]
