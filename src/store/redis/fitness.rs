@@ -13,6 +13,8 @@ use crate::store::redis::wire::is_about_trust;
 
 /// `SET` with `NX` and `GET` together came with it.
 const OLDEST: u32 = 7;
+/// The one policy under which no record is dropped before its time.
+const KEEPS_ALL: &str = "noeviction";
 
 /// Why a Redis store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -125,18 +127,24 @@ pub(super) async fn examine(connection: &mut MultiplexedConnection, clock: &Serv
     judge(&Profile::of(info, role, policy))
 }
 
-/// Reads the clock again and sees that the server still is a master.
+/// Reads the clock again and sees that the server still is a master and drops nothing.
 ///
 /// # Errors
 /// The connection is of no use any more.
 pub(super) async fn look_again(connection: &mut MultiplexedConnection, clock: &ServerClock) -> Result<(), OpenError> {
     let asked = Instant::now();
     let mut questions = redis::pipe();
-    questions.cmd("TIME").cmd("ROLE");
+    questions.cmd("TIME").cmd("ROLE").cmd("CONFIG").arg("GET").arg("maxmemory-policy");
     let answers = connection.send_packed_commands(&questions, 0, questions.len()).await?;
-    let [time, role] = <[Value; 2]>::try_from(answers).map_err(|_| nonsense())?;
+    let [time, role, policy] = <[Value; 3]>::try_from(answers).map_err(|_| nonsense())?;
     clock.read(time_of(time)?, asked);
-    if role_of(role).is_some_and(|role| role != "master") { Err(OpenError::Replica) } else { Ok(()) }
+    if role_of(role).is_some_and(|role| role != "master") {
+        return Err(OpenError::Replica);
+    }
+    match policy_of(policy) {
+        Some(policy) if policy != KEEPS_ALL => Err(OpenError::Evicts(policy)),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// How a master stands to its replicas.
@@ -229,7 +237,7 @@ fn judge(profile: &Profile) -> Result<(), OpenError> {
         return Err(OpenError::Replica);
     }
     match profile.policy.as_deref() {
-        Some("noeviction") => Ok(()),
+        Some(KEEPS_ALL) => Ok(()),
         Some(policy) => Err(OpenError::Evicts(policy.to_owned())),
         None => {
             tracing::warn!("Redis does not tell its maxmemory-policy; unless it is noeviction, calls may run twice");

@@ -76,7 +76,6 @@ async fn a_server_that_became_unfit_is_not_used() {
     let server = RedisServer::start();
     let store = open(&server.url(), Duration::from_millis(500)).await;
     say::<()>(&server, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-    say::<()>(&server, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     let refusal = loop {
         if let StoreError::Refused(why) = failing(&store).await {
             break why;
