@@ -193,6 +193,33 @@ fn a_file_of_another_kind_is_refused_and_left_alone() {
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
 }
 
+/// Who is told that it is damaged moves it away, and its keys are forgotten.
+#[test]
+fn a_file_that_somebody_holds_at_the_start_is_not_called_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.db");
+    drop(open_file(&path).unwrap());
+    let shell = Connection::open(&path).unwrap();
+    shell.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let error = FileStore::open(&path, patient(Duration::from_millis(50)), Clock::system(), &[]).err().unwrap();
+    assert!(matches!(error, OpenError::Schema(SchemaError::Unusable(_))), "{error}");
+    shell.execute_batch("ROLLBACK").unwrap();
+    open_file(&path).unwrap();
+}
+
+#[test]
+fn a_mark_that_is_none_is_refused_and_it_is_said_how_to_go_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let [path, lock] = ["store.db", "store.db.lock"].map(|name| directory.path().join(name));
+    drop(open_file(&path).unwrap());
+    fs::write(&lock, "4711").unwrap();
+    let error = open_file(&path).err().unwrap();
+    assert!(matches!(error, OpenError::Lineage(LineageError::Unmarked { .. })), "{error}");
+    assert!(error.to_string().contains(&format!("remove {}", lock.display())), "{error}");
+    fs::remove_file(&lock).unwrap();
+    open_file(&path).unwrap();
+}
+
 #[test]
 fn a_file_of_a_newer_version_is_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -262,6 +289,9 @@ async fn a_log_that_is_gone_or_damaged_is_noticed() {
     let directory = tempfile::tempdir().unwrap();
     let [path, log, lock] = ["store.db", "store.db-wal", "store.db.lock"].map(|name| directory.path().join(name));
     let store = open_file(&path).unwrap();
+    // While somebody reads, nothing is moved out of the log.
+    let reader = Connection::open(&path).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM operations").unwrap();
     let file = fs::read(&path).unwrap();
     let begun = fs::read(&lock).unwrap();
     for key in ["one", "two", "three"] {
@@ -269,6 +299,7 @@ async fn a_log_that_is_gone_or_damaged_is_noticed() {
     }
     assert_ne!(fs::read(&lock).unwrap(), begun, "the first step counts, and then one in each second");
     let (bytes, mark) = (fs::read(&log).unwrap(), fs::read(&lock).unwrap());
+    drop(reader);
     drop(store);
     let put_back = |log_bytes: &[u8]| {
         fs::write(&path, &file).unwrap();

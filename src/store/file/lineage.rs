@@ -35,7 +35,10 @@ pub enum LineageError {
     Replaced(PathBuf),
     #[error("{}", told(.0, "is an older copy of the file that was used here last"))]
     Older(PathBuf),
-    #[error("the mark beside {} cannot be read or written", path.display())]
+    #[error(
+        "the mark in {0}.lock cannot be read or written, and without it nobody knows whether calls are missing in the file; \
+         accept that and remove {0}.lock", path.display()
+    )]
     Unmarked { path: PathBuf, source: io::Error },
     #[error("the system gives no randomness for the mark of a new file")]
     Entropy(#[from] rand::rngs::SysError),

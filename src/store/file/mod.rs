@@ -93,8 +93,8 @@ pub enum OpenError {
     #[error("the log of the store cannot be moved into its file")]
     Log(#[source] rusqlite::Error),
     #[error(
-        "the log of {}, `-wal`, is damaged, and acknowledged calls in it would run again; put back a copy, or accept that \
-         with one start under durability = \"os\"", .0.display()
+        "the log of {}, `-wal`, is damaged, and acknowledged calls in it would run again; put back a copy with its own \
+         `-wal`, or accept that with one start under durability = \"os\"", .0.display()
     )]
     LogDamaged(PathBuf),
     #[error("the files of the store are not where they were opened")]
@@ -118,10 +118,10 @@ impl FileStore {
         let mut lineage = Lineage::of(&connection, &lock, settings.durability)?;
         schema::look_through(&connection)?;
         schema::make_tables(&mut connection)?;
-        lineage.begin(&connection).map_err(SchemaError::Damaged)?;
-        let clock = time::resume(&connection, clock).map_err(SchemaError::Damaged)?;
+        lineage.begin(&connection).map_err(SchemaError::from)?;
+        let clock = time::resume(&connection, clock).map_err(SchemaError::from)?;
         let sealer = Sealer::new(&key::keys(&connection, lock.path(), keys, &entropy)?, NAMESPACE, entropy);
-        steps::end_leases(&connection, clock.now()).map_err(SchemaError::Damaged)?;
+        steps::end_leases(&connection, clock.now()).map_err(SchemaError::from)?;
         checkpoint::empty_log(&connection).map_err(OpenError::Log)?;
         lineage.begun(&lock)?;
         let doubt = Doubt::default();

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::{Durability, Settings};
 
@@ -62,7 +62,12 @@ pub enum SchemaError {
          that its keys are forgotten"
     )]
     Damaged(#[source] rusqlite::Error),
-    #[error("the file is damaged ({0}): keys may not be found in it and would run again; put back a copy")]
+    #[error("the file cannot be used now, and nothing speaks against what is in it: leave it where it is")]
+    Unusable(#[source] rusqlite::Error),
+    #[error(
+        "the file is damaged ({0}): keys may not be found in it and would run again; put back a copy, and its own `-wal` \
+         or none"
+    )]
     Inconsistent(String),
     #[error("a newer version wrote the store: it has format {0}, this one knows up to {VERSION}")]
     TooNew(i64),
@@ -71,8 +76,22 @@ pub enum SchemaError {
 }
 
 impl From<rusqlite::Error> for SchemaError {
+    /// Nobody shall move a store away because its disk is full or its lock is held.
     fn from(error: rusqlite::Error) -> Self {
-        Self::Damaged(error)
+        match error.sqlite_error_code() {
+            Some(
+                ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked
+                | ErrorCode::DiskFull
+                | ErrorCode::ReadOnly
+                | ErrorCode::CannotOpen
+                | ErrorCode::PermissionDenied
+                | ErrorCode::FileLockingProtocolFailed
+                | ErrorCode::OutOfMemory
+                | ErrorCode::SystemIoFailure,
+            ) => Self::Unusable(error),
+            _ => Self::Damaged(error),
+        }
     }
 }
 
