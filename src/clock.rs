@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{fmt, fs};
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -92,19 +93,26 @@ impl Sleep {
 }
 
 /// How long the machine has been suspended since it is up.
-#[cfg(target_os = "linux")]
 fn suspended() -> Duration {
-    use rustix::time::{ClockId, clock_gettime};
-    let read = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
     // In this order a pause between the two makes it shorter and never longer.
-    let up = read(ClockId::Boottime);
-    up.saturating_sub(read(ClockId::Monotonic))
+    let up = up().unwrap_or_default();
+    up.saturating_sub(told_by(ClockId::Monotonic))
+}
+
+/// Not by `/proc/uptime`: a container may be told its own there, under the name of the machine's life.
+#[cfg(target_os = "linux")]
+fn up() -> Option<Duration> {
+    Some(told_by(ClockId::Boottime))
 }
 
 /// Not known here.
 #[cfg(not(target_os = "linux"))]
-fn suspended() -> Duration {
-    Duration::ZERO
+fn up() -> Option<Duration> {
+    None
+}
+
+fn told_by(clock: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(clock)).unwrap_or_default()
 }
 
 /// How long the machine has been up. No step of its wall clock moves that, and it goes on while processes come and go
@@ -120,9 +128,7 @@ impl Uptime {
     /// `None` where the system does not tell; Linux does.
     pub fn read() -> Option<Self> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
-        let uptime = fs::read_to_string("/proc/uptime").ok()?;
-        let seconds = uptime.split_ascii_whitespace().next()?.parse().ok()?;
-        Some(Self { boot, elapsed: Duration::try_from_secs_f64(seconds).ok()? })
+        Some(Self { boot, elapsed: up()? })
     }
 
     /// What has passed since `earlier`, if that was in the same life of the machine.

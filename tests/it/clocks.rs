@@ -189,6 +189,21 @@ fn a_file_that_is_opened_by_another_clock_goes_on_by_its_own_time() {
     }
 }
 
+/// By its own uptime it was closed for two days, and for a moment by that of the machine.
+#[test]
+fn the_uptime_of_a_container_is_not_that_of_the_machine() {
+    let (upstream, directory) = (ScriptedUpstream::start(), tempfile::tempdir().unwrap());
+    let (ground, uptime) = (Ground::file(), directory.path().join("uptime"));
+    std::fs::write(&uptime, "1000000.00 1.00\n").unwrap();
+    let mut gateway = settings(&upstream).with_uptime(&uptime).start(&ground);
+    assert_eq!(std::fs::read(gateway.view("/proc/uptime".as_ref())).unwrap(), b"1000000.00 1.00\n");
+    gateway.charge("done").send().expect(201);
+    gateway.kill();
+    std::fs::write(&uptime, "1172800.00 1.00\n").unwrap();
+    gateway.restart();
+    assert!(gateway.charge("done").send().expect(201).is_replay());
+}
+
 /// The file was noted in another life of the machine.
 fn reboot(ground: &Ground) {
     let path = PathBuf::from(ground.url().trim_start_matches("file:"));

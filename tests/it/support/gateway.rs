@@ -81,9 +81,18 @@ impl Settings {
     }
 
     /// A small file system in memory at `place`, which only the gateway sees; others by [`Gateway::view`].
-    pub fn on_small_disk(mut self, place: &Path) -> Self {
-        let mount = "mount -t tmpfs -o size=512k none \"$0\" && exec \"$@\"";
-        let wrapper = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount];
+    pub fn on_small_disk(self, place: &Path) -> Self {
+        self.behind("mount -t tmpfs -o size=512k none \"$0\"", place)
+    }
+
+    /// It is told by that file how long it is up, as in a container that has an uptime of its own.
+    pub fn with_uptime(self, file: &Path) -> Self {
+        self.behind("mount --bind \"$0\" /proc/uptime", file)
+    }
+
+    fn behind(mut self, mount: &str, place: &Path) -> Self {
+        let mount = format!("{mount} && exec \"$@\"");
+        let wrapper = ["unshare", "--map-root-user", "--mount", "sh", "-c", &mount];
         self.wrapper = wrapper.map(str::to_owned).into();
         self.wrapper.push(place.display().to_string());
         self.environment("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
