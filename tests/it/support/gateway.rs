@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -317,7 +317,7 @@ impl Gateway {
 
     /// The process stands still, and its connections stay open.
     pub fn freeze(&self) {
-        self.process.signal("-STOP");
+        self.process.signal(Signal::STOP);
     }
 
     /// Returns when the process stands still.
@@ -331,12 +331,12 @@ impl Gateway {
     }
 
     pub fn thaw(&self) {
-        self.process.signal("-CONT");
+        self.process.signal(Signal::CONT);
     }
 
     /// Asks it to end, as an orchestrator does.
     pub fn terminate(&self) {
-        self.process.signal("-TERM");
+        self.process.signal(Signal::TERM);
     }
 
     /// How it ended, after `terminate`.
@@ -385,9 +385,8 @@ impl Process {
         ready
     }
 
-    fn signal(&self, signal: &str) {
-        let process = self.0.id().to_string();
-        assert!(Command::new("kill").args([signal, &process]).status().unwrap().success());
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 }
 

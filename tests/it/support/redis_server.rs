@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::{Connection, FromRedisValue};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::support::eventually;
@@ -152,16 +153,15 @@ impl RedisServer {
 
     /// Connections stay open and nothing is answered.
     pub fn freeze(&self) {
-        self.signal("-STOP");
+        self.signal(Signal::STOP);
     }
 
     pub fn thaw(&self) {
-        self.signal("-CONT");
+        self.signal(Signal::CONT);
     }
 
-    fn signal(&self, signal: &str) {
-        let process = self.process.0.id().to_string();
-        assert!(Command::new("kill").args([signal, &process]).status().unwrap().success());
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process.0), signal).unwrap();
     }
 }
 
