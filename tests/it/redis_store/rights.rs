@@ -16,20 +16,25 @@ use crate::support::redis_server::RedisServer;
 const DOCUMENT: &str = include_str!("../../../docs/redis.md");
 
 /// The rule that the document shows, for the namespaces of these tests.
-pub fn documented_rule() -> Vec<String> {
+fn documented_rule() -> Vec<String> {
     let (_, rule) = DOCUMENT.split_once("ACL SETUSER").unwrap();
     let (rule, _) = rule.split_once("```").unwrap();
     let rule = format!("ACL SETUSER{rule}").replace("checkout", "shop").replace("PASSWORD", "secret");
     rule.replace('\\', "").split_whitespace().map(str::to_owned).collect()
 }
 
-/// Gives `user` the documented rights, but not `without`, and also `more`. Says with which settings to come.
-pub fn allowed(server: &RedisServer, user: &str, without: &str, more: &[&str]) -> Settings {
+/// Gives `user` the documented rights, but not `without`, and also `more`. The password is `secret`.
+pub fn grant(server: &RedisServer, user: &str, without: &str, more: &[&str]) {
     let mut rule = documented_rule();
     rule[2] = user.to_owned();
     rule.retain(|word| word != without);
     rule.extend(more.iter().map(|right| (*right).to_owned()));
     say::<()>(server, &rule.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+/// The same, and the settings of that user.
+fn allowed(server: &RedisServer, user: &str, without: &str, more: &[&str]) -> Settings {
+    grant(server, user, without, more);
     let url = server.url().replace("//", &format!("//{user}:secret@"));
     Settings::new(RedisUrl::parse(&url).unwrap(), "shop", PATIENT)
 }
@@ -128,7 +133,7 @@ async fn a_cluster_needs_two_more() {
     say::<()>(&server, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     eventually("a cluster", || say::<String>(&server, &["CLUSTER", "INFO"]).contains("cluster_state:ok").then_some(()));
     let opened = async |user: &str, more: &[&str]| {
-        allowed(&server, user, "", more);
+        grant(&server, user, "", more);
         let url = format!("redis+cluster://{user}:secret@{}", server.address());
         RedisStore::open(Settings::new(RedisUrl::parse(&url).unwrap(), "shop", PATIENT)).await
     };
