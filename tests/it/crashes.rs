@@ -118,7 +118,9 @@ fn a_failover_of_a_cluster_loses_nothing_that_replicas_have() {
 /// The honest figure: what a failover takes that no replica had.
 #[test]
 fn a_failover_loses_what_only_the_master_had() {
-    let tally = failover::lose(SentinelFleet::start(), any_seed());
-    assert!(tally.lost_receipts > 0, "{tally}");
-    tally.conclude();
+    for fleet in [Fleet::Sentinel(SentinelFleet::start()), Fleet::Cluster(ClusterFleet::start())] {
+        let tally = failover::lose(fleet, any_seed()).tally;
+        assert!(tally.lost_receipts > 0, "{tally}");
+        tally.conclude();
+    }
 }

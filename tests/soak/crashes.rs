@@ -88,7 +88,25 @@ fn a_cluster_that_replaces_a_master() {
     failover::run(Fleet::Cluster(ClusterFleet::start()), &STRIKES, any_seed()).conclude();
 }
 
+const FORCED: usize = 6;
+
+/// What is lost is printed, and how often the store's epoch told it.
+fn lose_by_failover(fleet: impl Fn() -> Fleet) {
+    let mut noticed = 0;
+    for _ in 0..FORCED {
+        let forced = failover::lose(fleet(), any_seed());
+        noticed += usize::from(forced.was_noticed);
+        forced.tally.conclude();
+    }
+    println!("{noticed} of {FORCED} losses were noticed");
+}
+
 #[test]
-fn a_failover_that_loses_what_only_the_master_had() {
-    failover::lose(SentinelFleet::start(), any_seed()).conclude();
+fn a_sentinel_failover_that_loses_what_only_the_master_had() {
+    lose_by_failover(|| Fleet::Sentinel(SentinelFleet::start()));
+}
+
+#[test]
+fn a_cluster_failover_that_loses_what_only_the_master_had() {
+    lose_by_failover(|| Fleet::Cluster(ClusterFleet::start()));
 }

@@ -14,14 +14,15 @@ use super::{Repeat, Tally, settings};
 use crate::support::client::Answer;
 use crate::support::gateway::Gateway;
 use crate::support::redis_fleet::{ClusterFleet, MASTER, SentinelFleet, is_synced, say};
+use crate::support::redis_server::RedisServer;
 use crate::support::{PATIENCE, eventually};
 
 const CLIENTS: usize = 8;
 /// How long clients work before a strike and after it.
 const CALM: Duration = Duration::from_millis(700);
 const PATIENCE_WITH_ONE: Duration = Duration::from_secs(3);
-/// Calls whose receipts are acknowledged by a master whose replica hears nothing.
-const UNHEARD: usize = 20;
+/// Calls that are acknowledged while the replica of a master hears nothing. Of a cluster, that master has about a third.
+const UNHEARD: usize = 30;
 
 /// What happens to the master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,26 +73,51 @@ impl Fleet {
     /// Until there is another master, and the old one follows it.
     fn fail_over(&mut self, strike: Strike) {
         let old = self.master();
-        let (servers, other) = match self {
-            Self::Sentinel(fleet) => (&mut fleet.servers, 1 - old),
-            Self::Cluster(fleet) => (&mut fleet.servers, 3 - old),
-        };
+        let other = self.partner(old);
         match strike {
-            Strike::Kill => servers[old].kill(),
-            Strike::Freeze => servers[old].freeze(),
+            Strike::Kill => self.servers()[old].kill(),
+            Strike::Freeze => self.servers()[old].freeze(),
             Strike::Planned => self.ask_for_failover(other),
         }
         self.has_taken_over(old, other);
-        let servers = match self {
-            Self::Sentinel(fleet) => &mut fleet.servers,
-            Self::Cluster(fleet) => &mut fleet.servers,
-        };
         match strike {
-            Strike::Kill => servers[old].restart(),
-            Strike::Freeze => servers[old].thaw(),
+            Strike::Kill => self.servers()[old].restart(),
+            Strike::Freeze => self.servers()[old].thaw(),
             Strike::Planned => {}
         }
-        is_synced(servers[old].address());
+        is_synced(self.servers()[old].address());
+    }
+
+    /// The replica of `master` hears nothing more, so that all it misses is lost when it takes over.
+    fn cut_off(&mut self, replica: usize, master: usize) {
+        let servers = self.servers();
+        // In a cluster one that heard nothing for long would not stand for election.
+        say::<()>(servers[replica].address(), &["CONFIG", "SET", "cluster-replica-validity-factor", "0"]);
+        servers[replica].freeze();
+        // What lay in its socket it would read when it wakes.
+        say::<i64>(servers[master].address(), &["CLIENT", "KILL", "TYPE", "replica"]);
+    }
+
+    fn servers(&mut self) -> &mut Vec<RedisServer> {
+        match self {
+            Self::Sentinel(fleet) => &mut fleet.servers,
+            Self::Cluster(fleet) => &mut fleet.servers,
+        }
+    }
+
+    /// Who takes the place of a master.
+    fn partner(&self, master: usize) -> usize {
+        match self {
+            Self::Sentinel(_) => 1 - master,
+            Self::Cluster(_) => 3 - master,
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Sentinel(_) => "Sentinel",
+            Self::Cluster(_) => "Cluster",
+        }
     }
 
     fn ask_for_failover(&self, other: usize) {
@@ -111,8 +137,8 @@ impl Fleet {
 
 /// Strikes once after the other under load. With `durability = "replicas"` nothing that was told may be lost.
 pub fn run(mut fleet: Fleet, strikes: &[Strike], seed: u64) -> Tally {
-    let kind = if matches!(fleet, Fleet::Sentinel(_)) { "Sentinel" } else { "Cluster" };
-    let mut tally = Tally::new(format!("{kind} failover ({strikes:?}), {CLIENTS} clients, 2 gateways, replicas"), seed);
+    let mut tally =
+        Tally::new(format!("{} failover ({strikes:?}), {CLIENTS} clients, 2 gateways, replicas", fleet.kind()), seed);
     let oracle = Oracle::start(Entropy::seeded(seed), 0);
     let settings = settings(&oracle).top("store.durability = 'replicas'").top("store.replicas = 1");
     let gateways: Vec<_> = (0..2).map(|_| settings.start_on(&fleet.url())).collect();
@@ -141,30 +167,37 @@ pub fn run(mut fleet: Fleet, strikes: &[Strike], seed: u64) -> Tally {
     tally
 }
 
+/// What a failover came to that was made to lose something.
+pub struct Forced {
+    pub tally: Tally,
+    /// Whether the gateway found out by itself, and had to be told to go on.
+    pub was_noticed: bool,
+}
+
 /// With `durability = "single"`, and a replica that heard nothing of the last receipts when its master died: they are
 /// lost, and the tally says how many.
-pub fn lose(mut fleet: SentinelFleet, seed: u64) -> Tally {
-    let mut tally = Tally::new("Sentinel failover to a replica that lags, single", seed);
+pub fn lose(mut fleet: Fleet, seed: u64) -> Forced {
+    let mut tally = Tally::new(format!("{} failover to a replica that lags, single", fleet.kind()), seed);
     let oracle = Oracle::start(Entropy::seeded(seed), 0);
     let gateway = settings(&oracle).start_on(&fleet.url());
     let old = fleet.master();
-    fleet.servers[1 - old].freeze();
-    // What lay in its socket it would read when it wakes.
-    say::<i64>(fleet.servers[old].address(), &["CLIENT", "KILL", "TYPE", "replica"]);
+    let other = fleet.partner(old);
+    fleet.cut_off(other, old);
     let keys: Vec<_> = (0..UNHEARD).map(|number| Repeat::Unsafe.key(number)).collect();
     let told: Vec<_> = keys.iter().map(|key| charge(gateway.address(), key, PATIENCE).unwrap().expect(201)).collect();
-    fleet.servers[old].kill();
-    fleet.servers[1 - old].thaw();
+    fleet.servers()[old].kill();
+    fleet.servers()[other].thaw();
     tally.kills += 1;
-    fleet.has_failed_over(old);
+    fleet.has_taken_over(old, other);
+    let mut was_noticed = false;
     eventually("a store that is taken as it is", || {
-        gateway.admin_call("POST", "/v1/store/accept-loss").send();
+        was_noticed |= gateway.admin_call("POST", "/v1/store/accept-loss").send().status == 200;
         (gateway.probe("/readyz?store=1").status == 200).then_some(())
     });
     for (key, answer) in keys.iter().zip(&told) {
         check(key, answer, std::slice::from_ref(&gateway), &oracle, &mut tally);
     }
-    tally
+    Forced { tally, was_noticed }
 }
 
 fn check(key: &str, told: &Answer, gateways: &[Gateway], oracle: &Oracle, tally: &mut Tally) {
