@@ -54,8 +54,8 @@ async fn the_documented_rights_are_enough() {
     assert_eq!(failure(allowed(&server, "gateway", "", &[])).await, None);
 }
 
-/// These two only show whether a server is fit, which the tests below see.
-const ABOUT_FITNESS: [&str; 2] = ["+info", "+role"];
+/// These only show whether a server is fit, which the tests below see.
+const ABOUT_FITNESS: [&str; 3] = ["+info", "+role", "+config|get"];
 
 #[tokio::test]
 async fn each_documented_right_is_needed() {
@@ -80,25 +80,31 @@ async fn info_tells_what_a_server_is() {
     let error = opened("", &[]).await;
     assert!(matches!(error, Some(OpenError::Evicts(_))), "{error:?}");
     say::<()>(&server, &["ACL", "DELUSER", "fresh"]);
-    assert!(opened("+info", &[]).await.is_none(), "only warned about");
-    let error = opened("+info", &["+config|get"]).await;
-    assert!(matches!(error, Some(OpenError::Evicts(_))), "CONFIG stands in for INFO: {error:?}");
+    let error = opened("+info", &[]).await;
+    assert!(matches!(error, Some(OpenError::Evicts(_))), "CONFIG tells it, too: {error:?}");
+    assert!(opened("+info", &["-config|get"]).await.is_none(), "only warned about");
 }
 
-/// A replica answers reads with what it has.
+/// Each look asks whether the server is the master still, for a replica answers reads, and whether it keeps all.
 #[tokio::test]
-async fn role_tells_that_a_server_is_the_master_no_more() {
-    let server = RedisServer::start();
-    let with = Settings { timeout: Duration::from_secs(3), ..allowed(&server, "with", "", &[]) };
-    let with = RedisStore::open(with).await.unwrap();
-    let without = RedisStore::open(allowed(&server, "without", "+role", &[])).await.unwrap();
-    let kept = put_settled(&with, "kept", KEPT_LONG).await;
-    say::<()>(&server, &["REPLICAOF", "127.0.0.1", "1"]);
-    while with.read(kept.id).await.is_ok() {}
-    drop(with);
-    let looks = looks_at(&server);
-    while looks_at(&server) < looks + 2 {
-        assert_eq!(without.read(kept.id).await.unwrap().map(|found| found.operation).as_ref(), Some(&kept));
+async fn a_server_that_becomes_unfit_is_seen_by_role_and_config() {
+    for (right, change) in [
+        ("+role", &["REPLICAOF", "127.0.0.1", "1"][..]),
+        ("+config|get", &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"][..]),
+    ] {
+        let server = RedisServer::start();
+        let with = Settings { timeout: Duration::from_secs(3), ..allowed(&server, "with", "", &[]) };
+        let with = RedisStore::open(with).await.unwrap();
+        let without = RedisStore::open(allowed(&server, "without", right, &[])).await.unwrap();
+        let kept = put_settled(&with, "kept", KEPT_LONG).await;
+        say::<()>(&server, change);
+        while with.read(kept.id).await.is_ok() {}
+        drop(with);
+        let looks = looks_at(&server);
+        while looks_at(&server) < looks + 2 {
+            let found = without.read(kept.id).await.unwrap();
+            assert_eq!(found.map(|found| found.operation).as_ref(), Some(&kept), "{right}");
+        }
     }
 }
 
