@@ -138,8 +138,12 @@ impl Track {
 
     fn stop_at_random(&self, fleet: &[Gateway]) {
         let entropy = stream(self.seed, "stops");
-        while self.begun.load(Ordering::Relaxed) < self.races {
+        loop {
             thread::sleep(between(&entropy, CALM));
+            // After the last race nobody wakes a gateway any more.
+            if self.begun.load(Ordering::Relaxed) >= self.races {
+                return;
+            }
             let place = usize::try_from(entropy.up_to(GATEWAYS as u64 - 1)).unwrap();
             fleet[place].freeze();
         }
