@@ -1,5 +1,5 @@
 //! README.md is true: every command in it runs here and says what is shown, every configuration is accepted, every
-//! name exists.
+//! name exists. So is every configuration in `docs/`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -90,3 +90,37 @@ fn the_files_that_are_linked_are_there() {
         assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(link).is_file(), "{link}");
     }
 }
+
+/// The tables `[store]` of the other pages, with a service behind them and the files and secrets that they name.
+#[test]
+fn what_the_pages_configure_is_accepted() {
+    let pages = [include_str!("../docs/redis.md"), include_str!("../docs/encryption.md")];
+    let blocks = pages.iter().flat_map(|page| Document::parse(page).blocks);
+    let tables: Vec<_> = blocks.filter(|block| block.language == "toml").map(|block| block.text).collect();
+    assert_eq!(tables.len(), 3);
+    let certified = rcgen::generate_simple_self_signed(["gateway".to_owned()]).unwrap();
+    for table in tables {
+        let table = table.replace("/run/secrets/oncegate-key", "oncegate-key");
+        let redis = if table.contains("encryption") || table.contains("url") { "" } else { REDIS };
+        let mut sandbox = Sandbox::new();
+        sandbox.write("gateway.toml", &format!("{table}{redis}{SERVICE}"));
+        sandbox.write("oncegate-key", "8f1d0c62b7e94a35d0268b5c7fe1394a6d02c8b1475ef390ab6c1d2e8f073459");
+        for file in ["redis-ca.pem", "gateway.pem"] {
+            sandbox.write(file, &certified.cert.pem());
+        }
+        sandbox.write("gateway.key", &certified.signing_key.serialize_pem());
+        let secrets = "REDIS_URL='rediss+sentinel://gateway:secret@s1,s2,s3/payments' SENTINEL_PASSWORD=secret";
+        let said = sandbox.run(&format!("{secrets} oncegate check"));
+        assert!(said.contains("durability") && !said.contains("secret@"), "{table}\n{said}");
+    }
+}
+
+const REDIS: &str = "url = 'redis://127.0.0.1'\nnamespace = 'checkout'\n";
+const SERVICE: &str = "
+[upstreams.payments]
+url = 'http://127.0.0.1:9000'
+[[routes]]
+name = 'payments'
+match = { path = '/charges' }
+upstream = 'payments'
+";
