@@ -22,7 +22,7 @@ use crate::operation::outcome::Outcome;
 use crate::operation::transition::{Change, Ended, IllegalTransition, Retention, Step, Verdict};
 use crate::operation::{Cause, Kept, Operation, Receipt, Settled, WriteId};
 use crate::retry::decide::{Ending, Stop};
-use crate::store::Found;
+use crate::store::{Found, StoreError};
 
 /// Between two tries of a step that the store did not take.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -248,7 +248,9 @@ impl Run<'_> {
                 }
                 Err(WriteError::Store(error)) => {
                     tracing::warn!(operation = %self.owner.operation.id, %error, "receipt not kept yet");
-                    if !error.may_pass() || Instant::now() >= until {
+                    // A store that lost its memory waits for a person, and no caller has to.
+                    let waits_for_a_person = matches!(error, StoreError::LostMemory(_));
+                    if !error.may_pass() || waits_for_a_person || Instant::now() >= until {
                         return Durable::NotYet;
                     }
                 }

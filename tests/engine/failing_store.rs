@@ -142,6 +142,18 @@ async fn a_receipt_that_comes_too_late_for_its_caller_is_still_kept() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_store_that_waits_for_a_person() {
+    let gateway = Gateway::before(vec![answers(200).body("charged").into()], Setup::UNSAFE);
+    gateway.store.fails(Step::To(S::Succeeded), Fault::Lost, 8);
+    let told = gateway.call("k").await;
+    assert_eq!(told.says(), (200, "charged", false));
+    assert!(told.marks.receipt_none && told.at < secs(1), "{:?}", told.at);
+
+    gateway.has_become("k", S::Succeeded).await;
+    assert_eq!(gateway.call("k").await.says(), (200, "charged", true));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_receipt_whose_acknowledgement_was_lost_is_recognised() {
     for setup in [Setup::UNSAFE, Setup::WITH_KEY] {
         let gateway = Gateway::before(vec![answers(200).body("charged").into()], setup);

@@ -38,6 +38,8 @@ pub enum Fault {
     Late(Duration),
     /// The store takes it after this long, and says so.
     Slow(Duration),
+    /// The answer is that it has lost its memory.
+    Lost,
 }
 
 pub struct FrailStore {
@@ -95,6 +97,7 @@ impl FrailStore {
                 sleep(wait).await;
                 return work.await;
             }
+            Some(Fault::Lost) => return Err(StoreError::LostMemory("it is empty".into())),
             Some(Fault::Unheard) => {}
             Some(Fault::ReplyLost) => drop(work.await),
             Some(Fault::Late(wait)) => drop(tokio::spawn(async move {
