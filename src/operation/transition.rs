@@ -139,22 +139,7 @@ impl Operation {
     /// # Errors
     /// The record has no owner to take over from.
     pub fn take_over(&self, ownership: Ownership, step: Step) -> Changed {
-        let lease = Lease { until: step.now.after(ownership.lease) };
-        let mut next = self.clone();
-        next.state = match &self.state {
-            State::Claimed { .. } => State::Claimed { lease },
-            State::Sent { .. } => State::Sent { lease },
-            State::Waiting { not_before, .. } => State::Waiting { not_before: *not_before, lease: Some(lease) },
-            State::AwaitingApproval
-            | State::Succeeded { .. }
-            | State::Failed { .. }
-            | State::NotExecuted { .. }
-            | State::Unknown { .. }
-            | State::Rejected
-            | State::Abandoned
-            | State::Compensating { .. }
-            | State::Compensated { .. } => return Err(self.illegal(self.state.name())),
-        };
+        let mut next = Self { state: self.leased(ownership.lease, step)?, ..self.clone() };
         next.may_have_run |= matches!(self.state, State::Sent { .. });
         next.deadline = ownership.deadline;
         next.fence = Fence { owner: ownership.owner, token: self.fence.token + 1, ..self.fence };
@@ -166,11 +151,17 @@ impl Operation {
     /// # Errors
     /// The record has no lease.
     pub fn renew(&self, lease: Duration, step: Step) -> Changed {
+        let next = Self { state: self.leased(lease, step)?, ..self.clone() };
+        Ok(unmarked(revised(next, step), Some(self.fence)))
+    }
+
+    /// The same state, held for a lease from now on.
+    fn leased(&self, lease: Duration, step: Step) -> Result<State, IllegalTransition> {
         let lease = Lease { until: step.now.after(lease) };
-        let mut next = self.clone();
-        match &mut next.state {
-            State::Claimed { lease: held } | State::Sent { lease: held } => *held = lease,
-            State::Waiting { lease: held, .. } => *held = Some(lease),
+        match &self.state {
+            State::Claimed { .. } => Ok(State::Claimed { lease }),
+            State::Sent { .. } => Ok(State::Sent { lease }),
+            State::Waiting { not_before, .. } => Ok(State::Waiting { not_before: *not_before, lease: Some(lease) }),
             State::AwaitingApproval
             | State::Succeeded { .. }
             | State::Failed { .. }
@@ -179,9 +170,8 @@ impl Operation {
             | State::Rejected
             | State::Abandoned
             | State::Compensating { .. }
-            | State::Compensated { .. } => return Err(self.illegal(self.state.name())),
+            | State::Compensated { .. } => Err(self.illegal(self.state.name())),
         }
-        Ok(unmarked(revised(next, step), Some(self.fence)))
     }
 
     /// Intent, durable before the first byte goes: the attempt is counted here.
