@@ -75,12 +75,12 @@ pub(super) const UPSTREAM: Schema = Schema {
     later: &["protocol", "dialect", "preset", "client_cert", "client_key", "proxy", "listen"],
 };
 
-pub(super) const DEFAULTS: Schema = Schema { name: "[defaults]", keys: SHARED, later: SHARED_LATER };
+pub(super) const DEFAULTS: Schema = Schema { name: "[defaults]", keys: &SHARED, later: SHARED_LATER };
 
-pub(super) const POLICY: Schema = Schema { name: "[policies.NAME]", keys: SHARED, later: SHARED_LATER };
+pub(super) const POLICY: Schema = Schema { name: "[policies.NAME]", keys: &SHARED, later: SHARED_LATER };
 
 /// What several routes may share.
-const SHARED: &[&str] = &[
+const SHARED: [&str; 15] = [
     "effect",
     "repeat",
     "receipts",
@@ -100,32 +100,24 @@ const SHARED: &[&str] = &[
 
 const SHARED_LATER: &[&str] = &["classify", "breaker", "approval", "reconcile", "compensate"];
 
-pub(super) const ROUTE: Schema = Schema {
-    name: "[[routes]]",
-    keys: &[
-        "name",
-        "match",
-        "upstream",
-        "upstream_path",
-        "policy",
-        "effect",
-        "repeat",
-        "receipts",
-        "tombstones",
-        "max_body",
-        "on_large_body",
-        "max_receipt",
-        "in_flight",
-        "in_flight_wait",
-        "duplicate_window",
-        "on_store_down",
-        "key",
-        "payload",
-        "retry",
-        "limit",
-    ],
-    later: SHARED_LATER,
-};
+pub(super) const ROUTE: Schema = Schema { name: "[[routes]]", keys: &ROUTE_KEYS, later: SHARED_LATER };
+
+/// What only a route itself can say, then what several may share.
+const ROUTE_KEYS: [&str; 20] = joined(["name", "match", "upstream", "upstream_path", "policy"], SHARED);
+
+const fn joined<const A: usize, const B: usize, const ALL: usize>(
+    first: [&'static str; A],
+    rest: [&'static str; B],
+) -> [&'static str; ALL] {
+    assert!(A + B == ALL);
+    let mut all = [""; ALL];
+    let mut at = 0;
+    while at < ALL {
+        all[at] = if at < A { first[at] } else { rest[at - A] };
+        at += 1;
+    }
+    all
+}
 
 pub(super) const MATCH: Schema =
     Schema { name: "[routes.match]", keys: &["path", "host", "methods", "headers"], later: &[] };
