@@ -1,0 +1,102 @@
+//! What is compared. Where a case grows, its cost must not.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+
+use crate::Failure;
+use crate::gateway::Gateway;
+use crate::load::{Call, Key, run};
+use crate::service;
+
+/// Clients of a case, unless it is about their number.
+const CLIENTS: usize = 32;
+/// An ordinary call and its answer, in bytes.
+const SMALL: usize = 330;
+
+type Run = fn() -> Result<(), Failure>;
+
+pub(crate) const ALL: &[(&str, Run)] =
+    &[("stores", stores), ("bodies", bodies), ("connections", connections), ("routes", routes), ("keys", keys)];
+
+const KINDS: [(&str, Key); 3] = [("pass", Key::None), ("fresh", Key::Fresh), ("replay", Key::OneOf(100))];
+
+fn call(key: Key, up: usize, down: usize) -> Call {
+    Call { path: format!("/answer/{down}"), body: Bytes::from(vec![b'x'; up]), key }
+}
+
+/// One route at `/` to `service`.
+fn one_route(service: SocketAddr) -> String {
+    format!("{}[[routes]]\nname = 'bench'\nmatch.path = '/'\nupstream = 'bench'\n", upstream(service))
+}
+
+fn upstream(service: SocketAddr) -> String {
+    format!(
+        "[upstreams.bench]\nurl = 'http://{service}'\nrepeat = 'with-key'\n[defaults]\nmax_body = '2MiB'\nmax_receipt = '2MiB'\n"
+    )
+}
+
+fn stores() -> Result<(), Failure> {
+    let service = service::start()?;
+    for store in ["memory:", "file:oncegate.db"] {
+        let gateway = Gateway::start(store, &one_route(service))?;
+        for (kind, key) in KINDS {
+            run(&gateway, CLIENTS, &call(key, SMALL, SMALL))?.print(&format!("{store}, {kind}"));
+        }
+    }
+    Ok(())
+}
+
+fn bodies() -> Result<(), Failure> {
+    let service = service::start()?;
+    let sizes = [("1 KiB", 1 << 10), ("64 KiB", 64 << 10), ("1 MiB", 1 << 20)];
+    for (kind, key) in KINDS {
+        for (name, size) in sizes {
+            for (way, up, down) in [("up", size, SMALL), ("down", SMALL, size)] {
+                let gateway = Gateway::start("memory:", &one_route(service))?;
+                run(&gateway, CLIENTS, &call(key, up, down))?.print(&format!("{kind}, {name} {way}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn connections() -> Result<(), Failure> {
+    let service = service::start()?;
+    for (kind, key) in KINDS {
+        for clients in [1, 32, 128, 512] {
+            let gateway = Gateway::start("memory:", &one_route(service))?;
+            run(&gateway, clients, &call(key, SMALL, SMALL))?.print(&format!("{kind}, {clients} connections"));
+        }
+    }
+    Ok(())
+}
+
+fn routes() -> Result<(), Failure> {
+    let service = service::start()?;
+    for count in [1, 10, 100, 1000] {
+        let mut tables = upstream(service);
+        for number in 1..=count {
+            write!(tables, "[[routes]]\nname = 'r{number}'\nmatch.path = '/r{number}'\nupstream = 'bench'\n")?;
+        }
+        let gateway = Gateway::start("memory:", &tables)?;
+        for (kind, key) in KINDS {
+            let call = Call { path: format!("/r{count}/{SMALL}"), ..call(key, SMALL, SMALL) };
+            run(&gateway, CLIENTS, &call)?.print(&format!("{kind}, last of {count} routes"));
+        }
+    }
+    Ok(())
+}
+
+/// Each case finds the keys of those before it.
+fn keys() -> Result<(), Failure> {
+    let service = service::start()?;
+    for store in ["memory:", "file:oncegate.db"] {
+        let gateway = Gateway::start(store, &one_route(service))?;
+        for round in 1..=5 {
+            run(&gateway, CLIENTS, &call(Key::Fresh, SMALL, SMALL))?.print(&format!("{store}, fresh, round {round}"));
+        }
+    }
+    Ok(())
+}
