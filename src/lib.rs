@@ -8,6 +8,7 @@ compile_error!("the feature `crash-points` is for tests: a release has no places
 pub mod clock;
 pub mod crash_point;
 pub mod entropy;
+pub mod idleness;
 pub mod redis_url;
 pub mod tls;
 

@@ -124,7 +124,7 @@ fn serve<S, F>(
 ) -> Result<impl Future<Output = ()> + Send + use<S, F>, AppError>
 where
     S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Response<ResponseBody>> + Send,
+    F: Future<Output = Response<ResponseBody>> + Send + 'static,
 {
     let limits = (&common.shared.config.server).into();
     let places = Arc::new(Semaphore::new(PLACES));

@@ -48,6 +48,8 @@ impl Config {
     fn write(&self, text: &mut String) -> fmt::Result {
         let server = &self.server;
         writeln!(text, "listen   {} (admin {}, health {})", server.listen, server.admin, server.health)?;
+        let (connections, streams) = (server.max_connections, server.max_concurrent_streams);
+        writeln!(text, "bounds   {connections} connections, in HTTP/2 {streams} streams on each")?;
         let store = &self.store;
         write!(text, "store    {}, namespace {}, max_open {}", store.url, store.namespace, store.max_open)?;
         store.durability.map_or(Ok(()), |durability| write!(text, ", durability {}", durability.word()))?;

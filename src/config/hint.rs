@@ -21,7 +21,7 @@ enum Meaning {
 }
 
 /// The words of other gateways, clients and libraries. Compared without case, `_` and `-`.
-const OTHER_WORDS: [(&[&str], Meaning); 26] = [
+const OTHER_WORDS: [(&[&str], Meaning); 27] = [
     (&["num_retries", "retries", "max_retries", "retry_count", "retry_limit"], Meaning::Attempts { more: 1 }),
     (&["attempts", "tries", "max_tries", "retry_attempts", "total_attempts"], Meaning::Attempts { more: 0 }),
     (
@@ -44,6 +44,7 @@ const OTHER_WORDS: [(&[&str], Meaning); 26] = [
     (&["rpm", "requests_per_minute", "per_minute"], Meaning::Rate("m")),
     (&["bind", "bind_address", "address", "addr", "port"], Meaning::Key("listen")),
     (&["max_body_size", "client_max_body_size", "max_request_bytes", "body_limit"], Meaning::Key("max_body")),
+    (&["http2_max_concurrent_streams", "max_streams", "h2_streams"], Meaning::Key("max_concurrent_streams")),
     (&["backend", "proxy_pass", "target", "cluster", "service"], Meaning::Key("upstream")),
     (&["rewrite", "prefix_rewrite", "strip_prefix", "strip_path"], Meaning::Key("upstream_path")),
     (&["redis", "redis_url", "dsn", "base_url", "endpoint"], Meaning::Key("url")),

@@ -80,6 +80,8 @@ pub struct Server {
     pub body_idle_timeout: Duration,
     pub drain: Duration,
     pub max_connections: NonZeroUsize,
+    /// Requests at once on one connection that speaks HTTP/2.
+    pub max_concurrent_streams: NonZeroUsize,
     pub max_header_bytes: usize,
     pub max_uri_bytes: usize,
     pub threads: NonZeroUsize,

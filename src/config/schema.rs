@@ -24,6 +24,7 @@ pub(super) const SERVER: Schema = Schema {
         "body_idle_timeout",
         "drain",
         "max_connections",
+        "max_concurrent_streams",
         "max_header_bytes",
         "max_uri_bytes",
         "threads",

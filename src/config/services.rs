@@ -47,6 +47,7 @@ pub(super) fn server(reader: &mut Reader<'_>, root: &Section<'_>) -> Server {
         body_idle_timeout: or(reader.text(section, "body_idle_timeout", units::duration), Duration::from_secs(15)),
         drain: or(reader.text(section, "drain", units::duration_or_zero), Duration::from_secs(30)),
         max_connections: count(reader, section, "max_connections", 10_000, 1_000_000),
+        max_concurrent_streams: count(reader, section, "max_concurrent_streams", 100, 10_000),
         max_header_bytes: bytes(reader, section, "max_header_bytes", (8 * KIB, 32 * KIB, MIB)),
         max_uri_bytes: bytes(reader, section, "max_uri_bytes", (64, 8 * KIB, 60 * KIB)),
         threads: count(reader, section, "threads", 1, 256),

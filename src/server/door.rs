@@ -18,6 +18,9 @@ use crate::server::framing::Ambiguity;
 /// Headers that are for the other end. Whoever names them in `Connection` wants a hop to drop them.
 const END_TO_END: [&str; 6] = ["authorization", "content-length", "content-type", "cookie", "host", "idempotency-key"];
 
+/// Header lines of a request; hyper has the same limit for HTTP/1.
+pub const MAX_FIELDS: usize = 100;
+
 /// The name of this process in `Via`, by which it knows a request that it has already passed on.
 #[derive(Clone, Debug)]
 pub struct Instance(String);
@@ -79,6 +82,9 @@ impl Door {
             return Err(
                 refusal(format_args!("the target is longer than {} bytes", self.max_uri_bytes)).with_status(414)
             );
+        }
+        if headers.len() > MAX_FIELDS {
+            return Err(refusal(format_args!("there are more than {MAX_FIELDS} header lines")).with_status(431));
         }
         let fields: usize =
             headers.iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len()).sum();

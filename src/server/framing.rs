@@ -92,6 +92,11 @@ pub struct Framing {
 }
 
 impl Framing {
+    /// For bytes that are not HTTP/1: nothing in them is looked at.
+    pub fn none() -> Self {
+        Self { place: Place::Over, ..Self::default() }
+    }
+
     /// Takes the next bytes of the connection; an ambiguity goes to `verdict`.
     pub fn follow(&mut self, mut bytes: &[u8], verdict: &Verdict) {
         while !bytes.is_empty() {

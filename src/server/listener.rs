@@ -27,6 +27,7 @@ use tokio_util::task::TaskTracker;
 use crate::config;
 use crate::server::body::ResponseBody;
 use crate::server::framing::{Ambiguity, Verdict};
+use crate::server::http2::{self, is_prior_knowledge};
 use crate::server::wire::Wire;
 
 /// Connections that the kernel keeps for us while we are busy.
@@ -41,7 +42,8 @@ const LEAST_BUFFER: usize = 64 * 1024;
 /// Bounds on a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// From the first moment of the connection, or the end of the last answer, to the end of a head.
+    /// From the first moment of the connection to its first byte; from there, or the end of the last answer, to the end
+    /// of a head. In HTTP/2: how long a connection may be without a request.
     pub header_timeout: Duration,
     /// How long a client may leave an answer unread.
     pub write_idle: Duration,
@@ -50,6 +52,8 @@ pub struct Limits {
     /// Bytes of a head as hyper lets it pass. Headers and target have narrower limits of their own at the door, where a
     /// refusal can be explained; beyond this one the answer is a bare 431.
     pub max_head: usize,
+    /// Requests at once on a connection that speaks HTTP/2.
+    pub max_concurrent_streams: u32,
 }
 
 impl From<&config::Server> for Limits {
@@ -59,6 +63,7 @@ impl From<&config::Server> for Limits {
             write_idle: server.body_idle_timeout,
             drain: server.drain,
             max_head: server.max_header_bytes.saturating_add(server.max_uri_bytes),
+            max_concurrent_streams: u32::try_from(server.max_concurrent_streams.get()).unwrap_or(u32::MAX),
         }
     }
 }
@@ -112,11 +117,18 @@ impl Listener {
     pub async fn serve<S, F>(self, service: S)
     where
         S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Sync + 'static,
-        F: Future<Output = Response<ResponseBody>> + Send,
+        F: Future<Output = Response<ResponseBody>> + Send + 'static,
     {
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
         while let Some((stream, address, place)) = self.stop.run_until_cancelled(self.next()).await {
-            let connection = Connection { stream, address, limits: self.limits, stop: self.stop.clone() };
+            let connection = Connection {
+                stream,
+                address,
+                limits: self.limits,
+                stop: self.stop.clone(),
+                tasks: connections.clone(),
+                cut: cut.clone(),
+            };
             let (service, cut) = (service.clone(), cut.clone());
             connections.spawn(async move {
                 cut.run_until_cancelled(connection.run(service)).await;
@@ -177,17 +189,36 @@ struct Connection {
     address: SocketAddr,
     limits: Limits,
     stop: CancellationToken,
+    /// Where the streams of HTTP/2 run.
+    tasks: TaskTracker,
+    cut: CancellationToken,
 }
 
 impl Connection {
     async fn run<S, F>(self, service: S)
     where
         S: Fn(Request<Incoming>, Peer) -> F,
-        F: Future<Output = Response<ResponseBody>>,
+        F: Future<Output = Response<ResponseBody>> + Send + 'static,
     {
         if let Err(error) = self.stream.set_nodelay(true) {
             tracing::debug!(%error, "the client's socket keeps delaying small writes");
         }
+        let opening = timeout(self.limits.header_timeout, is_prior_knowledge(&self.stream));
+        let end = match self.stop.run_until_cancelled(opening).await {
+            Some(Ok(Ok(true))) => Box::pin(self.http2(service)).await,
+            Some(Ok(Ok(false))) => self.http1(service).await,
+            Some(Ok(Err(_)) | Err(_)) | None => return,
+        };
+        if let Err(error) = end {
+            tracing::debug!(%error, "a connection ended early");
+        }
+    }
+
+    async fn http1<S, F>(self, service: S) -> hyper::Result<()>
+    where
+        S: Fn(Request<Incoming>, Peer) -> F,
+        F: Future<Output = Response<ResponseBody>>,
+    {
         let (address, verdict, heads) = (self.address, Arc::new(Verdict::default()), AtomicU64::new(0));
         let wire = Wire::new(self.stream, Arc::clone(&verdict), self.limits.write_idle, self.stop.clone());
         let service = service_fn(move |request| {
@@ -196,16 +227,25 @@ impl Connection {
             async move { Ok::<_, Infallible>(answer.await) }
         });
         let mut connection = pin!(http(&self.limits).serve_connection(TokioIo::new(wire), service));
-        let end = match self.stop.run_until_cancelled(connection.as_mut()).await {
+        match self.stop.run_until_cancelled(connection.as_mut()).await {
             Some(end) => end,
             None => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
-        };
-        if let Err(error) = end {
-            tracing::debug!(%error, "a connection ended early");
         }
+    }
+
+    async fn http2<S, F>(self, service: S) -> hyper::Result<()>
+    where
+        S: Fn(Request<Incoming>, Peer) -> F,
+        F: Future<Output = Response<ResponseBody>> + Send + 'static,
+    {
+        let address = self.address;
+        let wire = Wire::of_http2(self.stream, self.limits.write_idle, self.stop.clone());
+        let connection =
+            http2::Connection { limits: self.limits, stop: self.stop, tasks: self.tasks, cut: self.cut };
+        connection.serve(wire, move |request| service(request, Peer { address, ambiguity: None })).await
     }
 }
 

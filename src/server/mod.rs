@@ -10,6 +10,7 @@ pub mod door;
 pub mod filter;
 pub mod framing;
 pub mod health;
+mod http2;
 pub mod listener;
 pub mod lookup;
 pub mod moment;

@@ -37,6 +37,11 @@ impl<S> Wire<S> {
         Self { stream, framing: Framing::default(), verdict, write_idle, stall: None, stop, linger: None }
     }
 
+    /// The same for HTTP/2, which has a framing of its own.
+    pub fn of_http2(stream: S, write_idle: Duration, stop: CancellationToken) -> Self {
+        Self { framing: Framing::none(), ..Self::new(stream, Arc::default(), write_idle, stop) }
+    }
+
     /// Lets a write wait no longer than the idle time.
     fn bounded<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {

@@ -36,6 +36,7 @@ fn what_is_left_out_is_as_the_contract_says() {
     assert_eq!(config.server.admin.to_string(), "127.0.0.1:8081");
     assert_eq!(config.server.health.to_string(), "127.0.0.1:8082");
     assert_eq!(config.server.max_header_bytes, 32 << 10);
+    assert_eq!(config.server.max_concurrent_streams.get(), 100);
     assert_eq!(config.store.url, StoreUrl::File("data/oncegate.db".into()));
     assert_eq!(config.store.lease, Duration::from_secs(10));
     assert_eq!(config.store.max_open.get(), 100_000);

@@ -29,6 +29,12 @@ fn every_value_has_an_origin() {
 }
 
 #[test]
+fn the_bounds_on_connections_are_shown() {
+    let config = config(&format!("{LEAST}[server]\nmax_connections = 7\nmax_concurrent_streams = 3\n"));
+    assert_eq!(line(&config, "bounds"), "bounds 7 connections, in HTTP/2 3 streams on each");
+}
+
+#[test]
 fn origins_of_the_weaker_layers() {
     let text = LEAST.replace("[[routes]]", "repeat = \"with-key\"\n[[routes]]");
     let config = config(&format!("{text}[defaults]\nin_flight = \"reject\"\n"));

@@ -405,6 +405,11 @@ max_header_bytes = "1KiB""#,
     ),
     (
         r#"[server]
+max_concurrent_streams = 0"#,
+        r#"gateway.toml:9:26: server.max_concurrent_streams = 0: between 1 and 10000"#,
+    ),
+    (
+        r#"[server]
 threads = 0"#,
         r#"gateway.toml:9:11: server.threads = 0: between 1 and 256"#,
     ),

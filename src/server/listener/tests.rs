@@ -1,5 +1,7 @@
 //! Raw bytes on loopback sockets against the listener, the door and the reading of bodies together.
 
+mod http2;
+
 use std::sync::Mutex;
 
 use bytes::Bytes;
@@ -13,6 +15,7 @@ use crate::engine::answer::{Marks, Piece};
 use crate::engine::buffers::Buffers;
 use crate::engine::problem::Problem;
 use crate::entropy::Entropy;
+use crate::idleness::Idleness;
 use crate::server::body::{BodyLimits, read_body};
 use crate::server::door::{Door, Instance};
 use crate::server::respond;
@@ -20,6 +23,8 @@ use crate::server::respond;
 const LONG: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(150);
 const MAX_BODY: u64 = 1000;
+/// Bytes of what `/large` answers.
+const LARGE: usize = 1 << 20;
 
 /// A service that says what it was sent, behind the checks that every request passes.
 struct Echo {
@@ -32,6 +37,8 @@ struct Echo {
     waiting: Notify,
     /// What `/cut` still has to say.
     live: Live,
+    /// Requests without an answer.
+    under_way: Arc<Idleness>,
 }
 
 type Live = Mutex<Option<mpsc::Sender<Piece>>>;
@@ -40,14 +47,22 @@ impl Echo {
     fn new(body_idle: Duration) -> Self {
         let door = Door::with_limits(2000, 300, Instance::new(&Entropy::seeded(1)));
         let body = BodyLimits { size: MAX_BODY, idle: body_idle, buffers: Buffers::new(MAX_BODY) };
-        Self { door, body, served: Mutex::default(), go: Notify::new(), waiting: Notify::new(), live: Mutex::default() }
+        Self {
+            door,
+            body,
+            served: Mutex::default(),
+            go: Notify::new(),
+            waiting: Notify::new(),
+            live: Mutex::default(),
+            under_way: Idleness::new(),
+        }
     }
 
     async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Response<ResponseBody> {
-        match self.pass(request, peer).await {
-            Ok(response) => response,
-            Err(problem) => respond::problem(problem, &Marks::default()),
-        }
+        let under_way = self.under_way.begin();
+        let passed = self.pass(request, peer).await;
+        drop(under_way);
+        passed.unwrap_or_else(|problem| respond::problem(problem, &Marks::default()))
     }
 
     async fn pass(&self, request: Request<Incoming>, peer: Peer) -> Result<Response<ResponseBody>, Problem> {
@@ -80,6 +95,7 @@ fn upstream(method: &Method, path: &str, body: Bytes, live: &Live) -> Response<R
             let (_gone, pieces) = mpsc::channel(1);
             ResponseBody::Live(pieces)
         }
+        "/large" => Bytes::from_static(&[b'x'; LARGE]).into(),
         "/length" => {
             headers.insert("content-length", "9757".parse().unwrap());
             ResponseBody::Empty
@@ -127,7 +143,7 @@ impl Gateway {
 }
 
 fn limits() -> Limits {
-    Limits { header_timeout: LONG, write_idle: LONG, drain: LONG, max_head: 2300 }
+    Limits { header_timeout: LONG, write_idle: LONG, drain: LONG, max_head: 2300, max_concurrent_streams: 100 }
 }
 
 struct Client(TcpStream);
