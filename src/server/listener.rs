@@ -243,8 +243,7 @@ impl Connection {
     {
         let address = self.address;
         let wire = Wire::of_http2(self.stream, self.limits.write_idle, self.stop.clone());
-        let connection =
-            http2::Connection { limits: self.limits, stop: self.stop, tasks: self.tasks, cut: self.cut };
+        let connection = http2::Connection { limits: self.limits, stop: self.stop, tasks: self.tasks, cut: self.cut };
         connection.serve(wire, move |request| service(request, Peer { address, ambiguity: None })).await
     }
 }
