@@ -269,7 +269,7 @@ async fn another_file_or_an_older_one_is_not_taken_for_the_last() {
     fs::remove_file(&path).unwrap();
     for _ in 0..2 {
         let error = open_file(&path).err().unwrap();
-        assert!(matches!(error, OpenError::Lineage(LineageError::Replaced(_))), "also on the next try: {error}");
+        assert!(matches!(error, OpenError::Lineage(LineageError::Missing(_))), "also on the next try: {error}");
     }
     let other = tempfile::tempdir().unwrap();
     drop(open_file(&other.path().join("other.db")).unwrap());
@@ -281,6 +281,40 @@ async fn another_file_or_an_older_one_is_not_taken_for_the_last() {
     fs::copy(&first, &path).unwrap();
     fs::remove_file(&lock).unwrap();
     assert_eq!(open_file(&path).unwrap().read(kept.id).await.unwrap(), None, "the loss was accepted");
+}
+
+/// A service manager starts the gateway again before a person has put the file back.
+#[tokio::test]
+async fn a_start_without_the_file_leaves_its_log_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let [path, log, lock] = ["store.db", "store.db-wal", "store.db.lock"].map(|name| directory.path().join(name));
+    let store = open_file(&path).unwrap();
+    let reader = Connection::open(&path).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM operations").unwrap();
+    let kept = put_settled(&store, "kept", KEPT_LONG).await;
+    let [file, bytes, mark] = [&path, &log, &lock].map(|path| fs::read(path).unwrap());
+    drop(reader);
+    drop(store);
+    fs::remove_file(&path).unwrap();
+    fs::write(&log, &bytes).unwrap();
+    fs::write(&lock, mark).unwrap();
+    for is_empty in [false, true] {
+        if is_empty {
+            fs::write(&path, "").unwrap();
+        }
+        assert!(matches!(open_file(&path), Err(OpenError::Lineage(LineageError::Missing(_)))));
+        assert_eq!((fs::read(&log).unwrap() == bytes, path.exists()), (true, is_empty));
+    }
+    fs::write(&path, file).unwrap();
+    assert_eq!(open_file(&path).unwrap().read(kept.id).await.unwrap().unwrap().operation, kept);
+}
+
+#[tokio::test]
+async fn a_link_to_nothing_is_no_place_for_a_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let link = directory.path().join("link.db");
+    symlink(directory.path().join("nothing.db"), &link).unwrap();
+    assert!(matches!(open_file(&link), Err(OpenError::Lock(LockError::Unusable { .. }))));
 }
 
 /// As a kill leaves it: the log holds what is not in the file.

@@ -14,6 +14,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::lock::Lock;
+use super::place::beside;
 use super::{Durability, OpenError, SchemaError};
 use crate::clock::Timestamp;
 use crate::entropy::Entropy;
@@ -35,6 +36,12 @@ pub enum LineageError {
     Replaced(PathBuf),
     #[error("{}", told(.0, "is an older copy of the file that was used here last"))]
     Older(PathBuf),
+    /// Nothing is made in its place: SQLite removes the log beside a file that is empty.
+    #[error(
+        "{path} is not there or empty, but {path}-wal or {path}.lock says that it was used here: calls in it would run \
+         again; put it back, with its own -wal if that is gone, or accept that and remove both", path = .0.display()
+    )]
+    Missing(PathBuf),
     #[error(
         "the mark in {0}.lock cannot be read or written, and without it nobody knows whether calls are missing in the file; \
          accept that and remove {0}.lock", path.display()
@@ -49,6 +56,16 @@ fn told(path: &Path, what: &str) -> String {
     format!(
         "{path} {what}: calls may be missing in it and would run again; put the last one back, or accept that and remove {path}.lock"
     )
+}
+
+/// Before the file is opened or made: what is left of one that is missing is left as it is.
+pub(super) fn look_for_remains(lock: &Lock) -> Result<(), LineageError> {
+    let is_empty = |path: &Path| path.metadata().map_or(true, |found| found.len() == 0);
+    let was_used = read_beside(lock)?.is_some() || !is_empty(&beside(lock.path(), "-wal"));
+    if was_used && is_empty(lock.path()) {
+        return Err(LineageError::Missing(lock.path().to_owned()));
+    }
+    Ok(())
 }
 
 /// The count, as the thread that writes keeps it.

@@ -48,9 +48,9 @@ impl Lock {
     }
 }
 
-/// Makes the file and its directory where they are missing, and takes the lock beside it.
+/// Takes the lock beside the file, and makes its directory where that is missing.
 pub(super) fn take(path: &Path) -> Result<Lock, LockError> {
-    let path = make(path).map_err(|source| LockError::Unusable { path: path.to_owned(), source })?;
+    let path = locate(path).map_err(|source| LockError::Unusable { path: path.to_owned(), source })?;
     let file =
         private_file(&beside(&path, ".lock")).map_err(|source| LockError::Unlockable { path: path.clone(), source })?;
     match file.try_lock() {
@@ -60,12 +60,23 @@ pub(super) fn take(path: &Path) -> Result<Lock, LockError> {
     }
 }
 
-fn make(path: &Path) -> io::Result<PathBuf> {
-    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+/// The file's own name. Of a file that is not there yet that is `path`, unless it is a link to somewhere: then whoever
+/// makes it there would hold another lock than those who find it.
+fn locate(path: &Path) -> io::Result<PathBuf> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+    match (fs::canonicalize(path), path.file_name()) {
+        (Err(error), Some(name)) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {
+            Ok(fs::canonicalize(parent)?.join(name))
+        }
+        (found, _) => found,
     }
-    private_file(path)?;
-    fs::canonicalize(path)
+}
+
+/// Makes the file where it is missing.
+pub(super) fn make(lock: &Lock) -> Result<(), LockError> {
+    let made = private_file(lock.path());
+    made.map(drop).map_err(|source| LockError::Unusable { path: lock.path().to_owned(), source })
 }
 
 /// SQLite gives its other files the mode of the first one.

@@ -113,6 +113,8 @@ impl FileStore {
     pub fn open(path: &Path, settings: Settings, clock: Clock, keys: &[SealingKey]) -> Result<Self, OpenError> {
         let entropy = Entropy::system().map_err(OpenError::Entropy)?;
         let lock = lock::take(path)?;
+        lineage::look_for_remains(&lock)?;
+        lock::make(&lock)?;
         look_through_log(lock.path(), settings.durability)?;
         let mut connection = schema::open_to_write(lock.path(), settings)?;
         let mut lineage = Lineage::of(&connection, &lock, settings.durability)?;
