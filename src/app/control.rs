@@ -21,7 +21,7 @@ use crate::server::body::ResponseBody;
 use crate::server::health::{Health, Readiness};
 use crate::server::listener::{Listener, Peer};
 use crate::store::Store;
-use crate::worker::{advice, rules, space, sweep};
+use crate::worker::{advice, certificates, rules, space, sweep};
 
 /// Connections of operators and probes: they never wait behind agents.
 const PLACES: usize = 256;
@@ -60,6 +60,10 @@ impl Control {
             let (admin, (head, _)) = (admin.clone(), request.into_parts());
             async move { admin.answer(&head, &peer).await }
         })?);
+        if let (Some(tls), Some(current)) = (&server.tls, &common.certificates) {
+            let status = Arc::clone(&common.shared.status);
+            tasks.spawn(certificates::follow(tls.clone(), current.clone(), status, common.stop.clone()));
+        }
         tasks.spawn(sweep::sweep(Arc::clone(engine), common.stop.clone()));
         tasks.spawn(space::watch(Arc::clone(engine), common.stop.clone()));
         tasks.spawn(advice::watch(Arc::clone(engine), common.stop.clone()));

@@ -9,8 +9,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
 
+use rustls::ServerConfig;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -69,6 +70,8 @@ struct Common {
     instance: Instance,
     buffers: Buffers,
     places: Arc<Semaphore>,
+    /// What agents get to see in a handshake, if they speak TLS.
+    certificates: Option<watch::Sender<Arc<ServerConfig>>>,
     stop: CancellationToken,
 }
 
@@ -129,6 +132,7 @@ impl Common {
             instance: Instance::new(&entropy),
             buffers: Buffers::new(config.server.buffers),
             places: Arc::new(Semaphore::new(config.server.max_connections.get().min(Semaphore::MAX_PERMITS))),
+            certificates: config.server.tls.as_ref().map(|tls| watch::Sender::new(Arc::clone(&tls.config))),
             stop: CancellationToken::new(),
             shared: Arc::new(Shared::new(config, entropy)),
         })
@@ -167,7 +171,9 @@ impl Common {
     /// Serves agents on one socket until the process stops.
     async fn serve(&self, engine: Arc<Engine>, socket: TcpListener) -> Result<(), AppError> {
         let limits = (&self.shared.config.server).into();
+        let certificates = self.certificates.as_ref().map(watch::Sender::subscribe);
         let listener = Listener::new(socket, limits, Arc::clone(&self.places), self.stop.clone())?;
+        let listener = listener.with_certificates(certificates);
         let proxy = Arc::new(Proxy::new(engine, self.instance.clone(), self.buffers.clone()));
         let service = move |request, peer| {
             let proxy = Arc::clone(&proxy);

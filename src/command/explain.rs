@@ -1,6 +1,6 @@
 //! `oncegate explain`: what the gateway would make of a request. Sends nothing and needs no store.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -13,13 +13,14 @@ use tokio::time::Instant;
 
 use crate::command::Source;
 use crate::command::terminal::say;
-use crate::config::{Config, ConfigErrors, Effect, Environment, KeyMode, Route, upstream_target};
+use crate::config::{Config, ConfigErrors, Effect, Environment, KeyMode, Route, Server, ServerTls, upstream_target};
 use crate::engine::call::Call;
 use crate::engine::name::{Sighted, sight};
 use crate::operation::admission::Repeat;
 use crate::operation::key::KeyError;
 use crate::operation::{OperationId, Scope};
 use crate::server::caller::CallerRule;
+use crate::server::listener::{Peer, Transport};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -68,7 +69,7 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<ExitCode,
         say(format_args!("route        none: 404 no-route, nothing is sent"));
         return Ok(ExitCode::FAILURE);
     };
-    let scope = CallerRule::new(&config).scope(&mut headers, IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let scope = CallerRule::new(&config).scope(&mut headers, &peer(&config.server));
     let target = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
     print_route(&route, &method, &target);
     match scope {
@@ -76,6 +77,16 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<ExitCode,
         Ok(scope) => explain(&config, route, scope, (method, target, headers), &arguments.data),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A client on this machine, as the listener would let it in.
+fn peer(server: &Server) -> Peer {
+    let transport = match server.tls.as_ref().map(ServerTls::asks_clients) {
+        None => Transport::Plain,
+        Some(false) => Transport::Tls,
+        Some(true) => Transport::MutualTls,
+    };
+    Peer { address: (Ipv4Addr::LOCALHOST, 0).into(), transport, ambiguity: None }
 }
 
 fn headers(lines: &[String]) -> Result<HeaderMap, ExplainError> {

@@ -50,6 +50,7 @@ impl Config {
         writeln!(text, "listen   {} (admin {}, health {})", server.listen, server.admin, server.health)?;
         let (connections, streams) = (server.max_connections, server.max_concurrent_streams);
         writeln!(text, "bounds   {connections} connections, in HTTP/2 {streams} streams on each")?;
+        server.tls.as_ref().map_or(Ok(()), |tls| writeln!(text, "tls      {tls}"))?;
         let store = &self.store;
         write!(text, "store    {}, namespace {}, max_open {}", store.url, store.namespace, store.max_open)?;
         store.durability.map_or(Ok(()), |durability| write!(text, ", durability {}", durability.word()))?;

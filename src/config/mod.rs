@@ -19,6 +19,7 @@ mod resolve;
 mod route;
 mod rules;
 mod schema;
+mod server_tls;
 mod services;
 mod store_access;
 mod target;
@@ -53,6 +54,7 @@ pub use self::rules::{
     ClientKey, Compare, DuplicateWindow, Effect, Forward, Ignored, InFlight, Ingredient, KeyFormat, KeyMode, KeyRules,
     OnChangedPayload, OnLargeBody, OnStoreDown, PayloadRules, RateLimit,
 };
+pub use self::server_tls::{CertificateError, ServerTls};
 pub use self::target::upstream_target;
 pub use self::template::init_template;
 pub use self::text::Environment;
@@ -88,6 +90,8 @@ pub struct Server {
     /// Bytes that all buffered bodies together may take.
     pub buffers: u64,
     pub trusted_proxies: Vec<Network>,
+    /// Of `listen`; without it agents speak plain HTTP.
+    pub tls: Option<ServerTls>,
 }
 
 /// A block of addresses, `10.0.0.0/8`.

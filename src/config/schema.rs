@@ -30,9 +30,12 @@ pub(super) const SERVER: Schema = Schema {
         "threads",
         "buffers",
         "trusted_proxies",
+        "tls",
     ],
-    later: &["tls"],
+    later: &[],
 };
+
+pub(super) const SERVER_TLS: Schema = Schema { name: "[server.tls]", keys: &["cert", "key", "client_ca"], later: &[] };
 
 pub(super) const STORE: Schema = Schema {
     name: "[store]",
@@ -156,5 +159,19 @@ pub(super) const LIMIT: Schema =
 pub(super) const LOG: Schema = Schema { name: "[log]", keys: &["level", "format"], later: &[] };
 
 /// Every table, the most usual home of a key first.
-pub(super) const ALL: [&Schema; 13] =
-    [&SERVER, &STORE, &UPSTREAM, &RETRY, &KEY, &PAYLOAD, &LIMIT, &MATCH, &ROUTE, &CALLERS, &TOKEN, &LOG, &ROOT];
+pub(super) const ALL: [&Schema; 14] = [
+    &SERVER,
+    &SERVER_TLS,
+    &STORE,
+    &UPSTREAM,
+    &RETRY,
+    &KEY,
+    &PAYLOAD,
+    &LIMIT,
+    &MATCH,
+    &ROUTE,
+    &CALLERS,
+    &TOKEN,
+    &LOG,
+    &ROOT,
+];

@@ -19,8 +19,8 @@ use super::text::{self, Text};
 use super::units::{self, Accepts};
 use super::words::{Word, one_of, word};
 use super::{
-    CallerToken, Callers, Durability, Log, LogFormat, Secret, Server, StoreSettings, StoreUrl, Upstream, grammar,
-    schema, store_access, url,
+    CallerToken, Callers, Durability, Log, LogFormat, Secret, Server, ServerTls, StoreSettings, StoreUrl, Upstream,
+    grammar, schema, server_tls, store_access, url,
 };
 
 const KIB: u64 = 1 << 10;
@@ -53,6 +53,7 @@ pub(super) fn server(reader: &mut Reader<'_>, root: &Section<'_>) -> Server {
         threads: count(reader, section, "threads", 1, 256),
         buffers: or(reader.text(section, "buffers", |text| units::size_within(text, 1, 1_024 * GIB)), 256 * MIB),
         trusted_proxies: or(reader.list(section, "trusted_proxies", grammar::network), Vec::new()),
+        tls: server_tls::read(reader, section),
     }
 }
 
@@ -89,7 +90,8 @@ pub(super) fn callers(reader: &mut Reader<'_>, root: &Section<'_>, server: &Serv
         refuse_absent_scope(reader, section, off_loopback);
         return Callers::None;
     };
-    let trusts_nobody = off_loopback && server.trusted_proxies.is_empty();
+    let knows_clients = server.tls.as_ref().is_some_and(ServerTls::asks_clients);
+    let trusts_nobody = off_loopback && server.trusted_proxies.is_empty() && !knows_clients;
     refuse_scope(reader, &scope, trusts_nobody, section.states("tokens"));
     match scope.value {
         Callers::Token(_) => Callers::Token(tokens.into_iter().map(|token| token.value).collect()),
@@ -261,7 +263,8 @@ fn refuse_absent_scope(reader: &mut Reader<'_>, section: &Section<'_>, off_loopb
 fn refuse_scope(reader: &mut Reader<'_>, scope: &Stated<Callers>, trusts_nobody: bool, states_tokens: bool) {
     let problem = match &scope.value {
         Callers::Header(_) if trusts_nobody => {
-            "off loopback a scope header is believed from `trusted_proxies` only, and [server] names none"
+            "off loopback a scope header is believed from `trusted_proxies` or clients with a certificate only, and [server] \
+             has neither `trusted_proxies` nor `tls.client_ca`"
         }
         Callers::Token(_) if !states_tokens => "needs at least one [[callers.tokens]]",
         Callers::None | Callers::Credential | Callers::Header(_) if states_tokens => {

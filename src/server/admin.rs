@@ -259,6 +259,7 @@ mod tests {
     use super::*;
     use crate::clock::Timestamp;
     use crate::operation::{Cause, Event, EventKind, Kept, OwnerId, State, StateName};
+    use crate::server::listener::Transport;
     use crate::server::test_store::{Mood, TestStore};
     use crate::server::view::tests::{operation, settled};
 
@@ -281,7 +282,7 @@ mod tests {
     async fn ask_from(peer: &str, store: TestStore, request: http::request::Builder) -> (u16, Value) {
         let state = AdminState { store: Arc::new(store), store_kind: "memory", status: Arc::new(Status::new()) };
         let (head, ()) = request.body(()).unwrap().into_parts();
-        let peer = Peer { address: peer.parse().unwrap(), ambiguity: None };
+        let peer = Peer { address: peer.parse().unwrap(), transport: Transport::Plain, ambiguity: None };
         let response = state.answer(&head, &peer).await;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::config::{Callers, Config, Network};
 use crate::engine::problem::{Code, Problem};
 use crate::operation::Scope;
+use crate::server::listener::{Peer, Transport};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const BEARER: &[u8] = b"Bearer ";
@@ -36,16 +37,18 @@ impl CallerRule {
         self.trusted.iter().any(|network| network.contains(peer))
     }
 
-    /// The scope of a request. A token of the gateway's own is taken out of `headers`: it never goes upstream.
+    /// The scope of a request. A token of the gateway's own is taken out of `headers`: it never goes upstream. A client
+    /// that has shown its certificate is one of those who may say for whom they ask.
     ///
     /// # Errors
     /// `unauthenticated`: the rule asks for something that is not there.
-    pub fn scope(&self, headers: &mut HeaderMap, peer: IpAddr) -> Result<Scope, Problem> {
+    pub fn scope(&self, headers: &mut HeaderMap, peer: &Peer) -> Result<Scope, Problem> {
         match &self.callers {
             Callers::None => Ok(Scope::none()),
             Callers::Credential => Ok(by_credential(headers)),
             Callers::Header(name) => {
-                let believed = self.on_loopback || self.trusts(peer);
+                let has_certificate = peer.transport == Transport::MutualTls;
+                let believed = self.on_loopback || has_certificate || self.trusts(peer.address.ip());
                 by_header(headers, name).filter(|_| believed).ok_or_else(|| nameless(name))
             }
             Callers::Token(tokens) => {
@@ -88,8 +91,9 @@ fn digest(bytes: &[u8]) -> [u8; 32] {
 }
 
 fn nameless(name: &HeaderName) -> Problem {
-    let detail =
-        format!("Callers are told apart by `{name}`, which was not there exactly once, or not from a trusted proxy.");
+    let detail = format!(
+        "Callers are told apart by `{name}`, which was not there exactly once, or not from where it is believed."
+    );
     Problem::new(Code::Unauthenticated, detail)
 }
 
@@ -99,10 +103,17 @@ fn unknown_token() -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
     use super::*;
     use crate::config::{CallerToken, Secret};
 
-    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    const PEER: &Peer = &peer(Transport::Tls);
+
+    const fn peer(transport: Transport) -> Peer {
+        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5000);
+        Peer { address, transport, ambiguity: None }
+    }
 
     fn rule(callers: Callers, on_loopback: bool) -> CallerRule {
         CallerRule { callers, trusted: Vec::new(), on_loopback }
@@ -131,6 +142,7 @@ mod tests {
         let named = || headers(&[("x-tenant", "a")]);
         assert!(rule(callers.clone(), true).scope(&mut named(), PEER).is_ok());
         assert!(rule(callers.clone(), false).scope(&mut named(), PEER).is_err());
+        assert!(rule(callers.clone(), false).scope(&mut named(), &peer(Transport::MutualTls)).is_ok());
         assert!(rule(callers.clone(), true).scope(&mut HeaderMap::new(), PEER).is_err());
         let mut two = named();
         two.append("x-tenant", HeaderValue::from_static("b"));

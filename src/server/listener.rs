@@ -18,6 +18,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::{Domain, Protocol, Type};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
@@ -27,6 +28,7 @@ use tokio_util::task::TaskTracker;
 use crate::config;
 use crate::server::body::ResponseBody;
 use crate::server::framing::{Ambiguity, Verdict};
+use crate::server::handshake::{Certificates, Greeted, greet, spoke_plainly};
 use crate::server::http2::{self, is_prior_knowledge};
 use crate::server::wire::Wire;
 
@@ -42,8 +44,8 @@ const LEAST_BUFFER: usize = 64 * 1024;
 /// Bounds on a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// From the first moment of the connection to its first byte; from there, or the end of the last answer, to the end
-    /// of a head. In HTTP/2: how long a connection may be without a request.
+    /// From the first moment of the connection to its first byte, or to the end of a TLS handshake; from there, or the
+    /// end of the last answer, to the end of a head. In HTTP/2: how long a connection may be without a request.
     pub header_timeout: Duration,
     /// How long a client may leave an answer unread.
     pub write_idle: Duration,
@@ -72,8 +74,28 @@ impl From<&config::Server> for Limits {
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     pub address: SocketAddr,
+    pub transport: Transport,
     /// Set if the head could be read in more than one way; it must not be answered with anything but 400.
     pub ambiguity: Option<Ambiguity>,
+}
+
+/// What lies between us and the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    Plain,
+    Tls,
+    /// TLS, and the client has shown a certificate of `client_ca`.
+    MutualTls,
+}
+
+impl Transport {
+    /// The scheme of the URL that the client has used.
+    pub const fn scheme(self) -> &'static str {
+        match self {
+            Self::Plain => "http",
+            Self::Tls | Self::MutualTls => "https",
+        }
+    }
 }
 
 /// Opens a listening socket.
@@ -101,6 +123,7 @@ pub struct Listener {
     limits: Limits,
     places: Arc<Semaphore>,
     stop: CancellationToken,
+    certificates: Option<Certificates>,
 }
 
 impl Listener {
@@ -110,7 +133,12 @@ impl Listener {
     /// # Errors
     /// The runtime cannot take the socket.
     pub fn new(socket: Socket, limits: Limits, places: Arc<Semaphore>, stop: CancellationToken) -> io::Result<Self> {
-        Ok(Self { socket: TcpListener::from_std(socket)?, limits, places, stop })
+        Ok(Self { socket: TcpListener::from_std(socket)?, limits, places, stop, certificates: None })
+    }
+
+    /// Speaks TLS with those that are current when a connection comes; plain HTTP without any.
+    pub fn with_certificates(self, certificates: Option<Certificates>) -> Self {
+        Self { certificates, ..self }
     }
 
     /// Serves until `stop`, then lets running requests finish within `drain` and cuts the rest.
@@ -122,16 +150,15 @@ impl Listener {
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
         while let Some((stream, address, place)) = self.stop.run_until_cancelled(self.next()).await {
             let connection = Connection {
-                stream,
                 address,
                 limits: self.limits,
                 stop: self.stop.clone(),
                 tasks: connections.clone(),
                 cut: cut.clone(),
             };
-            let (service, cut) = (service.clone(), cut.clone());
+            let (service, cut, certificates) = (service.clone(), cut.clone(), self.certificates.clone());
             connections.spawn(async move {
-                cut.run_until_cancelled(connection.run(service)).await;
+                cut.run_until_cancelled(connection.run(stream, certificates, service)).await;
                 drop(place);
             });
         }
@@ -185,7 +212,6 @@ async fn drain(connections: TaskTracker, cut: CancellationToken, time: Duration)
 }
 
 struct Connection {
-    stream: TcpStream,
     address: SocketAddr,
     limits: Limits,
     stop: CancellationToken,
@@ -195,35 +221,76 @@ struct Connection {
 }
 
 impl Connection {
-    async fn run<S, F>(self, service: S)
+    async fn run<S, F>(self, stream: TcpStream, certificates: Option<Certificates>, service: S)
     where
         S: Fn(Request<Incoming>, Peer) -> F,
         F: Future<Output = Response<ResponseBody>> + Send + 'static,
     {
-        if let Err(error) = self.stream.set_nodelay(true) {
+        if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "the client's socket keeps delaying small writes");
         }
-        let opening = timeout(self.limits.header_timeout, is_prior_knowledge(&self.stream));
-        let end = match self.stop.run_until_cancelled(opening).await {
-            Some(Ok(Ok(true))) => Box::pin(self.http2(service)).await,
-            Some(Ok(Ok(false))) => self.http1(service).await,
-            Some(Ok(Err(_)) | Err(_)) | None => return,
+        let end = match certificates {
+            None => self.plain(stream, service).await,
+            // On the heap: a plain connection must not pay for the state of TLS.
+            Some(certificates) => Box::pin(self.secure(stream, &certificates, service)).await,
         };
         if let Err(error) = end {
             tracing::debug!(%error, "a connection ended early");
         }
     }
 
-    async fn http1<S, F>(self, service: S) -> hyper::Result<()>
+    async fn plain<S, F>(self, stream: TcpStream, service: S) -> hyper::Result<()>
     where
+        S: Fn(Request<Incoming>, Peer) -> F,
+        F: Future<Output = Response<ResponseBody>> + Send + 'static,
+    {
+        let opening = timeout(self.limits.header_timeout, is_prior_knowledge(&stream));
+        match self.stop.run_until_cancelled(opening).await {
+            Some(Ok(Ok(true))) => Box::pin(self.http2(stream, Transport::Plain, service)).await,
+            Some(Ok(Ok(false))) => self.http1(stream, Transport::Plain, service).await,
+            Some(Ok(Err(_)) | Err(_)) | None => Ok(()),
+        }
+    }
+
+    /// Nobody waits for a handshake when the gateway stops.
+    async fn secure<S, F>(self, stream: TcpStream, certificates: &Certificates, service: S) -> hyper::Result<()>
+    where
+        S: Fn(Request<Incoming>, Peer) -> F,
+        F: Future<Output = Response<ResponseBody>> + Send + 'static,
+    {
+        let greeting = timeout(self.limits.header_timeout, greet(stream, certificates));
+        match self.stop.run_until_cancelled(greeting).await {
+            Some(Ok(Ok(Greeted::Http2(stream, transport)))) => self.http2(stream, transport, service).await,
+            Some(Ok(Ok(Greeted::Http1(stream, transport)))) => self.http1(stream, transport, service).await,
+            Some(Ok(Ok(Greeted::Plain(stream)))) => self.http1(stream, Transport::Plain, spoke_plainly).await,
+            Some(Ok(Err((error, stream)))) => {
+                tracing::debug!(peer = %self.address, %error, "a TLS handshake failed");
+                self.part(stream).await;
+                Ok(())
+            }
+            Some(Err(_)) | None => Ok(()),
+        }
+    }
+
+    /// Lets the alert arrive that says why there is no connection.
+    async fn part(self, stream: TcpStream) {
+        let mut wire = Wire::new(stream, Arc::default(), self.limits.write_idle, self.stop);
+        if let Err(error) = wire.shutdown().await {
+            tracing::debug!(%error, "a connection ended early");
+        }
+    }
+
+    async fn http1<IO, S, F>(self, stream: IO, transport: Transport, service: S) -> hyper::Result<()>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
         S: Fn(Request<Incoming>, Peer) -> F,
         F: Future<Output = Response<ResponseBody>>,
     {
         let (address, verdict, heads) = (self.address, Arc::new(Verdict::default()), AtomicU64::new(0));
-        let wire = Wire::new(self.stream, Arc::clone(&verdict), self.limits.write_idle, self.stop.clone());
+        let wire = Wire::new(stream, Arc::clone(&verdict), self.limits.write_idle, self.stop.clone());
         let service = service_fn(move |request| {
             let head = heads.fetch_add(1, Ordering::Relaxed) + 1;
-            let answer = service(request, Peer { address, ambiguity: verdict.on(head) });
+            let answer = service(request, Peer { address, transport, ambiguity: verdict.on(head) });
             async move { Ok::<_, Infallible>(answer.await) }
         });
         let mut connection = pin!(http(&self.limits).serve_connection(TokioIo::new(wire), service));
@@ -236,15 +303,16 @@ impl Connection {
         }
     }
 
-    async fn http2<S, F>(self, service: S) -> hyper::Result<()>
+    async fn http2<IO, S, F>(self, stream: IO, transport: Transport, service: S) -> hyper::Result<()>
     where
+        IO: AsyncRead + AsyncWrite + Unpin,
         S: Fn(Request<Incoming>, Peer) -> F,
         F: Future<Output = Response<ResponseBody>> + Send + 'static,
     {
         let address = self.address;
-        let wire = Wire::of_http2(self.stream, self.limits.write_idle, self.stop.clone());
+        let wire = Wire::of_http2(stream, self.limits.write_idle, self.stop.clone());
         let connection = http2::Connection { limits: self.limits, stop: self.stop, tasks: self.tasks, cut: self.cut };
-        connection.serve(wire, move |request| service(request, Peer { address, ambiguity: None })).await
+        connection.serve(wire, move |request| service(request, Peer { address, transport, ambiguity: None })).await
     }
 }
 

@@ -9,6 +9,7 @@ mod document;
 pub mod door;
 pub mod filter;
 pub mod framing;
+pub mod handshake;
 pub mod health;
 mod http2;
 pub mod listener;

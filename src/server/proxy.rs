@@ -1,6 +1,5 @@
 //! The agents' door: one request from its head to its answer.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -61,7 +60,7 @@ impl Proxy {
         if let Some(page) = pages::answer(&head.method, head.uri.path()) {
             return page;
         }
-        let scope = match self.callers.scope(&mut head.headers, peer.address.ip()) {
+        let scope = match self.callers.scope(&mut head.headers, &peer) {
             Ok(scope) => scope,
             Err(problem) => return refuse(problem),
         };
@@ -69,7 +68,7 @@ impl Proxy {
             return self.speak(head, body, &scope).await;
         }
         let Some(route) = self.route(&head) else { return refuse(no_route(&head)) };
-        self.prepare(&mut head, peer.address.ip());
+        self.prepare(&mut head, &peer);
         self.engine.count(&route);
         match (route.effect_for(&head.method), route.key.mode) {
             (Effect::Read, _) => self.pass(route, head, body, (None, scope)).await,
@@ -108,12 +107,13 @@ impl Proxy {
     }
 
     /// What belonged to the hop behind us goes, then comes what we say about it.
-    fn prepare(&self, head: &mut Parts, peer: IpAddr) {
+    fn prepare(&self, head: &mut Parts, peer: &Peer) {
         remove_hop_by_hop(&mut head.headers);
         drop_ours(&mut head.headers);
         let host = head.headers.get(HOST).cloned();
-        let trusted = self.callers.trusts(peer);
-        forwarded(&mut head.headers, Hop { peer, scheme: "http", host: host.as_ref(), trusted });
+        let (ip, scheme) = (peer.address.ip(), peer.transport.scheme());
+        let trusted = self.callers.trusts(ip);
+        forwarded(&mut head.headers, Hop { peer: ip, scheme, host: host.as_ref(), trusted });
         head.headers.append(VIA, self.instance.via());
     }
 

@@ -104,12 +104,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.bounded(context, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.linger.is_none() {
-            ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
+            let shut_down = Pin::new(&mut self.stream).poll_shutdown(context);
+            ready!(self.bounded(context, shut_down))?;
         }
         if !self.stop.is_cancelled() {
             ready!(self.poll_linger(context));
@@ -120,7 +122,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter, DuplexStream, duplex};
     use tokio::time::Instant;
 
     use super::*;
@@ -148,6 +150,16 @@ mod tests {
         let (mut wire, _client, _verdict, _stop) = wire();
         let start = Instant::now();
         let error = wire.write_all(&[0; 100]).await.unwrap_err();
+        assert_eq!((error.kind(), start.elapsed()), (io::ErrorKind::TimedOut, IDLE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_take_what_is_buffered_is_given_up() {
+        let (ours, _theirs) = duplex(64);
+        let mut wire = Wire::new(BufWriter::new(ours), Arc::default(), IDLE, CancellationToken::new());
+        wire.write_all(&[0; 100]).await.unwrap();
+        let start = Instant::now();
+        let error = wire.flush().await.unwrap_err();
         assert_eq!((error.kind(), start.elapsed()), (io::ErrorKind::TimedOut, IDLE));
     }
 

@@ -29,4 +29,5 @@ mod lookups;
 mod lost_memory;
 mod receipts;
 mod store_away;
+mod tls;
 mod wire;

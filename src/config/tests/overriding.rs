@@ -67,7 +67,7 @@ fn what_does_not_fit_names_the_variable() {
         refusal("ONCEGATE__SERVER__LISTN", "x"),
         "ONCEGATE__SERVER__LISTN: server.listn: unknown key `listn`; did you mean `listen`? [server] accepts listen, \
          admin, health, header_timeout, body_idle_timeout, drain, max_connections, max_concurrent_streams, \
-         max_header_bytes, max_uri_bytes, threads, buffers, trusted_proxies"
+         max_header_bytes, max_uri_bytes, threads, buffers, trusted_proxies, tls"
     );
     assert_eq!(
         refusal("ONCEGATE__STORE__LEASE", "soon"),

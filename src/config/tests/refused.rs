@@ -34,8 +34,7 @@ fn services_that_cannot_be() {
 #[test]
 fn what_the_contract_has_and_this_version_has_not_is_said_plainly() {
     for (table, keys) in [
-        ("server", &["tls"][..]),
-        ("upstreams.main", &["protocol", "dialect", "preset", "client_cert", "client_key", "proxy", "listen"]),
+        ("upstreams.main", &["protocol", "dialect", "preset", "client_cert", "client_key", "proxy", "listen"][..]),
         ("routes.payload", &["redact", "schema"]),
         ("routes.retry", &["budget"]),
         ("routes.limit", &["concurrency", "queue", "shared"]),
@@ -396,7 +395,7 @@ listen = "0.0.0.0:80""#,
 listen = "0.0.0.0:80"
 [callers]
 scope = "header:X-Agent""#,
-        r#"gateway.toml:11:9: callers.scope = "header:X-Agent": off loopback a scope header is believed from `trusted_proxies` only, and [server] names none"#,
+        r#"gateway.toml:11:9: callers.scope = "header:X-Agent": off loopback a scope header is believed from `trusted_proxies` or clients with a certificate only, and [server] has neither `trusted_proxies` nor `tls.client_ca`"#,
     ),
     (
         r#"[server]

@@ -1,12 +1,13 @@
 //! Raw bytes on loopback sockets against the listener, the door and the reading of bodies together.
 
 mod http2;
+mod tls;
 
 use std::sync::Mutex;
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
@@ -118,10 +119,15 @@ impl Gateway {
     }
 
     fn with(limits: Limits, places: usize, body_idle: Duration) -> Self {
+        Self::greeting(None, limits, places, body_idle)
+    }
+
+    fn greeting(certificates: Option<Certificates>, limits: Limits, places: usize, body_idle: Duration) -> Self {
         let socket = bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
         let address = socket.local_addr().unwrap();
         let (stop, echo) = (CancellationToken::new(), Arc::new(Echo::new(body_idle)));
         let listener = Listener::new(socket, limits, Arc::new(Semaphore::new(places)), stop.clone()).unwrap();
+        let listener = listener.with_certificates(certificates);
         let service = Arc::clone(&echo);
         let serving = tokio::spawn(listener.serve(move |request, peer| {
             let service = Arc::clone(&service);
@@ -146,9 +152,9 @@ fn limits() -> Limits {
     Limits { header_timeout: LONG, write_idle: LONG, drain: LONG, max_head: 2300, max_concurrent_streams: 100 }
 }
 
-struct Client(TcpStream);
+struct Client<S = TcpStream>(S);
 
-impl Client {
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.0.write_all(bytes.as_ref()).await.unwrap();
     }

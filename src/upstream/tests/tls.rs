@@ -1,58 +1,22 @@
 //! TLS upstreams, with an authority made for the test.
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::pki_types::PrivateKeyDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::peer::read_request;
 use super::*;
-use crate::tls::{Identity, TlsError, client_config};
-
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    fn pem(&self) -> String {
-        self.0.pem()
-    }
-
-    /// A certificate for `name` and its key, both in PEM.
-    fn issue(&self, name: &str) -> (String, String) {
-        let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&key, &self.0).unwrap();
-        (certificate.pem(), key.serialize_pem())
-    }
-}
+use crate::tls::authority::Authority;
+use crate::tls::{Identity, TlsError, client_config, server_config};
 
 /// An upstream that proves to be `name`, demands a certificate of `clients` if given, and answers with what ALPN chose, except
 /// to DELETE, where it closes.
 async fn upstream(authority: &Authority, name: &str, clients: Option<&Authority>) -> u16 {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
-    let builder = match clients {
-        Some(clients) => {
-            let mut roots = RootCertStore::empty();
-            roots.add(clients.0.der().clone()).unwrap();
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build().unwrap();
-            builder.unwrap().with_client_cert_verifier(verifier)
-        }
-        None => builder.unwrap().with_no_client_auth(),
-    };
-    let (certificate, key) = authority.issue(name);
-    let chain = vec![rustls::pki_types::CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
-    let mut config = builder.with_single_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap()).unwrap();
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    serve(TlsAcceptor::from(Arc::new(config))).await
+    let (certificates, key) = authority.issue(name);
+    let identity = Identity { certificates: certificates.as_bytes(), key: key.as_bytes() };
+    let clients = clients.map(Authority::pem);
+    let config = server_config(identity, clients.as_ref().map(String::as_bytes), &["h2", "http/1.1"]);
+    serve(TlsAcceptor::from(config.unwrap())).await
 }
 
 async fn serve(acceptor: TlsAcceptor) -> u16 {
@@ -82,7 +46,7 @@ fn client(port: u16, authority: &Authority, identity: Option<Identity<'_>>) -> C
 
 #[tokio::test]
 async fn a_trusted_upstream_is_spoken_to_in_http_1_1_and_its_connection_is_kept() {
-    let authority = Authority::new();
+    let authority = Authority::made();
     let client = client(upstream(&authority, "localhost", None).await, &authority, None);
     assert_eq!(text(send(&client, post()).await.unwrap()).await, "http/1.1");
     let again = client.checkout(Freshness::Careful).await.unwrap();
@@ -92,7 +56,7 @@ async fn a_trusted_upstream_is_spoken_to_in_http_1_1_and_its_connection_is_kept(
 
 #[tokio::test]
 async fn what_went_out_inside_tls_may_have_run() {
-    let authority = Authority::new();
+    let authority = Authority::made();
     let client = client(upstream(&authority, "localhost", None).await, &authority, None);
     let error = send(&client, request(Method::DELETE, "")).await.map(drop).unwrap_err();
     assert!(matches!(error, SendError::MaybeSent { .. }), "{error:?}");
@@ -100,17 +64,17 @@ async fn what_went_out_inside_tls_may_have_run() {
 
 #[tokio::test]
 async fn a_wrong_name_or_an_unknown_authority_is_refused_before_anything_is_sent() {
-    let authority = Authority::new();
+    let authority = Authority::made();
     let wrong_name = client(upstream(&authority, "elsewhere", None).await, &authority, None);
     assert!(matches!(wrong_name.checkout(Freshness::Reuse).await.err().unwrap(), ConnectError::Tls(_)));
 
-    let stranger = client(upstream(&authority, "localhost", None).await, &Authority::new(), None);
+    let stranger = client(upstream(&authority, "localhost", None).await, &Authority::made(), None);
     assert!(matches!(stranger.checkout(Freshness::Reuse).await.err().unwrap(), ConnectError::Tls(_)));
 }
 
 #[tokio::test]
 async fn an_upstream_that_asks_who_we_are_is_told() {
-    let (authority, clients) = (Authority::new(), Authority::new());
+    let (authority, clients) = (Authority::made(), Authority::made());
     let port = upstream(&authority, "localhost", Some(&clients)).await;
     let (certificates, key) = clients.issue("gateway");
     let identity = Identity { certificates: certificates.as_bytes(), key: key.as_bytes() };
@@ -121,7 +85,7 @@ async fn an_upstream_that_asks_who_we_are_is_told() {
 #[tokio::test]
 async fn plain_text_where_tls_was_expected_is_a_tls_error() {
     let peer = Peer::plays(|mut line| async move { line.write(b"HTTP/1.1 400 Bad Request\r\n\r\n").await }).await;
-    let client = client(peer.endpoint().port, &Authority::new(), None);
+    let client = client(peer.endpoint().port, &Authority::made(), None);
     assert!(matches!(client.checkout(Freshness::Reuse).await.err().unwrap(), ConnectError::Tls(_)));
 }
 
@@ -130,7 +94,10 @@ fn pem_files_without_a_certificate_or_key_are_refused() {
     assert!(matches!(client_config(Some(b"nothing here"), None, PROTOCOLS), Err(TlsError::NoCertificate)));
     let broken = b"-----BEGIN CERTIFICATE-----\n%%%\n-----END CERTIFICATE-----\n";
     assert!(matches!(client_config(Some(broken), None, PROTOCOLS), Err(TlsError::Pem(_))));
-    let (certificates, _) = Authority::new().issue("gateway");
+    let (certificates, _) = Authority::made().issue("gateway");
     let keyless = Identity { certificates: certificates.as_bytes(), key: b"" };
-    assert!(matches!(client_config(None, Some(keyless), PROTOCOLS), Err(TlsError::Pem(_))));
+    assert!(matches!(client_config(None, Some(keyless), PROTOCOLS), Err(TlsError::NoKey)));
+    let (_, other) = Authority::made().issue("gateway");
+    let mistaken = Identity { key: other.as_bytes(), ..keyless };
+    assert!(matches!(client_config(None, Some(mistaken), PROTOCOLS), Err(TlsError::OtherKey)));
 }

@@ -1,57 +1,26 @@
 //! TLS to the server: who is trusted, and who we are.
 
-use std::fs;
 use std::time::Duration;
 
 use oncegate::redis_url::RedisUrl;
 use oncegate::store::redis::{OpenError, RedisStore, Settings};
 use oncegate::store::{Store, StoreError};
 use oncegate::tls::{Identity, client_config};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 
 use super::rights::grant;
 use super::{PATIENT, say};
+use crate::support::authority::Authority;
 use crate::support::eventually;
 use crate::support::operations::*;
 use crate::support::redis_fleet::MASTER;
 use crate::support::redis_server::{RedisServer, free_port};
-
-struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A server that speaks TLS on a port of its own.
 struct Secured {
     server: RedisServer,
     port: u16,
     _files: TempDir,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    /// A certificate for `name` and its key, both in PEM.
-    fn issue(&self, name: &str) -> (String, String) {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        // With the authority's own name it would pass for signed by itself.
-        params.distinguished_name.push(DnType::CommonName, name);
-        let certificate = params.signed_by(&key, &self.0).unwrap();
-        (certificate.pem(), key.serialize_pem())
-    }
-}
-
-/// A certificate for `name`, its key, and its authority.
-fn papers(authority: &Authority, name: &str) -> TempDir {
-    let files = tempfile::tempdir().unwrap();
-    let (certificate, key) = authority.issue(name);
-    for (file, text) in [("cert.pem", certificate), ("key.pem", key), ("ca.pem", authority.0.pem())] {
-        fs::write(files.path().join(file), text).unwrap();
-    }
-    files
 }
 
 /// What a server is told to speak TLS at `port` with these papers, and to demand some of its clients if `asks`.
@@ -67,7 +36,7 @@ fn terms(papers: &TempDir, port: u16, asks: bool) -> [(&'static str, String); 5]
 }
 
 fn secured(authority: &Authority, name: &str, asks: bool, more: &[&str]) -> Secured {
-    let (files, port) = (papers(authority, name), free_port());
+    let (files, port) = (authority.papers(name), free_port());
     let terms = terms(&files, port, asks).into_iter().flat_map(|(name, value)| [format!("--{name}"), value]);
     let terms: Vec<_> = terms.collect();
     let words = terms.iter().map(String::as_str).chain(more.iter().copied()).collect::<Vec<_>>();
@@ -84,14 +53,14 @@ async fn open(
 }
 
 fn trusting(trusted: Option<&Authority>, identity: Option<Identity<'_>>, url: &str) -> Settings {
-    let authorities = trusted.map(|authority| authority.0.pem());
+    let authorities = trusted.map(Authority::pem);
     let tls = client_config(authorities.as_ref().map(String::as_bytes), identity, &[]).unwrap();
     Settings { tls: Some(tls), ..Settings::new(RedisUrl::parse(url).unwrap(), "shop", PATIENT) }
 }
 
 #[tokio::test]
 async fn a_server_of_the_right_authority_is_trusted() {
-    let authority = Authority::new();
+    let authority = Authority::made();
     let server = secured(&authority, "localhost", false, &[]);
     let store = open(&server, Some(&authority), None).await.unwrap();
     won(&store, claim(&store, "k")).await;
@@ -99,7 +68,7 @@ async fn a_server_of_the_right_authority_is_trusted() {
 
 #[tokio::test]
 async fn a_server_of_another_authority_or_name_is_refused() {
-    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (authority, stranger) = (Authority::made(), Authority::made());
     let server = secured(&authority, "localhost", false, &[]);
     for trusted in [Some(&stranger), None] {
         assert!(matches!(open(&server, trusted, None).await, Err(OpenError::Tls(_))));
@@ -110,7 +79,7 @@ async fn a_server_of_another_authority_or_name_is_refused() {
 
 #[tokio::test]
 async fn a_server_that_asks_gets_the_client_certificate() {
-    let authority = Authority::new();
+    let authority = Authority::made();
     let server = secured(&authority, "localhost", true, &[]);
     let refused = open(&server, Some(&authority), None).await.err();
     assert!(matches!(refused, Some(OpenError::Tls(_))), "{refused:?}");
@@ -122,7 +91,7 @@ async fn a_server_that_asks_gets_the_client_certificate() {
 
 #[tokio::test]
 async fn each_side_has_to_speak_tls() {
-    let authority = Authority::new();
+    let authority = Authority::made();
     let server = secured(&authority, "localhost", false, &[]);
     let (plain, encrypted) = (server.server.address().port(), server.port);
     for url in [format!("redis://localhost:{encrypted}"), format!("rediss://localhost:{plain}")] {
@@ -137,11 +106,11 @@ const SENTINEL_RIGHTS: [&str; 2] = ["+sentinel|get-master-addr-by-name", "+senti
 
 #[tokio::test]
 async fn a_sentinel_and_its_master_have_logins_and_certificates() {
-    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (authority, stranger) = (Authority::made(), Authority::made());
     let master = secured(&authority, "127.0.0.1", false, &["--tls-replication", "yes"]);
     grant(&master.server, "gateway", "", &[]);
     say::<()>(&master.server, &["CONFIG", "SET", "requirepass", "sesame"]);
-    let (files, port) = (papers(&authority, "127.0.0.1"), free_port());
+    let (files, port) = (authority.papers("127.0.0.1"), free_port());
     let sentinel = RedisServer::sentinel(&lines_of_sentinel(&terms(&files, port, false), master.port));
     for (user, rights) in [("gateway", &SENTINEL_RIGHTS[..]), ("half", &SENTINEL_RIGHTS[..1])] {
         say::<()>(&sentinel, &[&["ACL", "SETUSER", user, "on", ">guard", "-@all"], rights].concat());
@@ -177,7 +146,7 @@ fn lines_of_sentinel(terms: &[(&str, String)], master: u16) -> String {
 
 #[tokio::test]
 async fn a_cluster_has_logins_and_certificates() {
-    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (authority, stranger) = (Authority::made(), Authority::made());
     let bus = free_port().to_string();
     let words = ["--cluster-enabled", "yes", "--tls-cluster", "yes", "--cluster-port", &bus];
     let node = secured(&authority, "127.0.0.1", false, &words);

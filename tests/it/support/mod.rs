@@ -1,6 +1,8 @@
 //! What several suites need: stores to run against, operations to put into them, real servers, a real gateway between a
 //! scripted upstream and a client that says what it is told.
 
+#[path = "../../../src/tls/authority.rs"]
+pub mod authority;
 pub mod client;
 pub mod disk;
 pub mod gateway;

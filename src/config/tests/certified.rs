@@ -1,0 +1,110 @@
+//! Certificates, keys and authorities: what lies in the files is looked at when the configuration is read.
+
+use tempfile::TempDir;
+
+use super::describing::line;
+use super::*;
+use crate::tls::authority::Authority;
+
+/// The least file with `[server] tls` in line 9.
+fn with_tls(tls: &str) -> String {
+    format!("{LEAST}[server]\ntls = {{ {tls} }}\n")
+}
+
+fn path(files: &TempDir, file: &str) -> String {
+    files.path().join(file).display().to_string()
+}
+
+fn papers() -> (TempDir, String, String) {
+    let files = Authority::made().papers("gw");
+    let (cert, key) = (path(&files, "cert.pem"), path(&files, "key.pem"));
+    (files, cert, key)
+}
+
+#[test]
+fn a_certificate_that_cannot_be_used_is_refused_beside_its_path() {
+    let (files, cert, key) = papers();
+    let (_stranger, _, other_key) = papers();
+    let refused = |tls: &str| errors(&with_tls(tls)).replace(&path(&files, ""), "").replace(&other_key, "other.pem");
+    for (tls, message) in [
+        (
+            format!("cert = '{cert}'"),
+            "gateway.toml:9:7: server.tls.key: missing; a PEM file with the key of the certificate",
+        ),
+        (
+            format!("cert = '/nope', key = '{key}'"),
+            "gateway.toml:9:16: server.tls.cert = \"/nope\": the file `/nope` cannot be read: No such file or directory (os \
+             error 2)",
+        ),
+        (
+            format!("cert = '{key}', key = '{key}'"),
+            "gateway.toml:9:16: server.tls.cert = \"key.pem\": a PEM file with at least one certificate: no certificate in \
+             the PEM file",
+        ),
+        (
+            format!("key = '{cert}', cert = '{cert}'"),
+            "gateway.toml:9:15: server.tls.key = \"cert.pem\": a PEM file with the key of the certificate in `cert`: no \
+             private key in the PEM file, or one that is encrypted",
+        ),
+        (
+            format!("key = '{other_key}', cert = '{cert}'"),
+            "gateway.toml:9:15: server.tls.key = \"other.pem\": a PEM file with the key of the certificate in `cert`: the \
+             key of another certificate",
+        ),
+        (
+            format!("client_ca = '{key}', cert = '{cert}', key = '{key}'"),
+            "gateway.toml:9:21: server.tls.client_ca = \"key.pem\": a PEM file with at least one certificate: no \
+             certificate in the PEM file",
+        ),
+        (
+            format!("ca = '{cert}', cert = '{cert}', key = '{key}'"),
+            "gateway.toml:9:9: server.tls.ca: unknown key `ca`; [server.tls] accepts cert, key, client_ca",
+        ),
+    ] {
+        assert_eq!(refused(&tls), message, "{tls}");
+    }
+    assert_eq!(
+        errors(&format!("{LEAST}[server]\ntls = 1\n")).lines().next(),
+        Some("gateway.toml:9:7: server.tls = 1: a table")
+    );
+}
+
+#[test]
+fn what_agents_are_shown_is_described_and_no_key_is() {
+    let (files, cert, key) = papers();
+    let plain = config(&with_tls(&format!("cert = '{cert}', key = '{key}'")));
+    assert_eq!(line(&plain, "tls"), format!("tls certificate {cert}"));
+    let ca = path(&files, "ca.pem");
+    let mutual = config(&with_tls(&format!("cert = '{cert}', key = '{key}', client_ca = '{ca}'")));
+    assert_eq!(line(&mutual, "tls"), format!("tls certificate {cert}, clients show one of {ca}"));
+    assert_eq!(line(&config(LEAST), "tls"), "");
+    let secret = std::fs::read_to_string(key).unwrap();
+    let secret = secret.lines().nth(1).unwrap();
+    assert!(!format!("{mutual:?}").contains(secret));
+}
+
+#[test]
+fn a_scope_header_off_loopback_is_believed_of_clients_with_a_certificate() {
+    let (files, cert, key) = papers();
+    let scoped = |tls: &str| {
+        let text = with_tls(&format!("cert = '{cert}', key = '{key}'{tls}"));
+        errors(&format!("{text}listen = '0.0.0.0:8443'\n[callers]\nscope = 'header:X-Agent'\n"))
+    };
+    assert!(scoped("").contains("neither `trusted_proxies` nor `tls.client_ca`"), "{}", scoped(""));
+    assert_eq!(scoped(&format!(", client_ca = '{}'", path(&files, "ca.pem"))), "");
+}
+
+#[test]
+fn files_that_change_are_read_anew_and_not_otherwise() {
+    let (files, cert, key) = papers();
+    let tls = config(&with_tls(&format!("cert = '{cert}', key = '{key}'"))).server.tls.unwrap();
+    assert!(tls.reload().unwrap().is_none());
+    Authority::made().write("gw", &files);
+    let renewed = tls.reload().unwrap().unwrap();
+    assert!(renewed.reload().unwrap().is_none());
+    std::fs::write(&key, "torn").unwrap();
+    let torn = renewed.reload().unwrap_err().to_string();
+    assert!(torn.contains(&key) && torn.contains("no private key"), "{torn}");
+    std::fs::remove_file(&cert).unwrap();
+    assert!(renewed.reload().unwrap_err().to_string().contains("cannot be read"));
+}
