@@ -9,6 +9,7 @@ pub mod clock;
 pub mod crash_point;
 pub mod entropy;
 pub mod idleness;
+pub mod protocol;
 pub mod redis_url;
 pub mod tls;
 

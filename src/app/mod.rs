@@ -30,7 +30,7 @@ use crate::store::memory::MemoryStore;
 use crate::store::redis::{self, RedisStore};
 use crate::store::{Sealer, Store, StoreError};
 use crate::tls::{TlsError, client_config};
-use crate::upstream::{Client, Connector, Endpoint, MAX_IDLE, POOL_IDLE, PROTOCOLS, Settings, TcpConnector};
+use crate::upstream::{Client, Connector, Endpoint, MAX_IDLE, POOL_IDLE, Settings, TcpConnector};
 
 /// Why the gateway could not start, or had to end.
 #[derive(Debug, thiserror::Error)]
@@ -155,7 +155,7 @@ impl Common {
     }
 
     fn client(upstream: &Upstream) -> Result<Client, AppError> {
-        let tls = client_config(upstream.ca.as_deref(), None, PROTOCOLS)
+        let tls = client_config(upstream.ca.as_deref(), None, upstream.protocol.offer())
             .map_err(|source| AppError::Tls { name: upstream.name.clone(), source })?;
         let connector: Arc<dyn Connector> = Arc::new(TcpConnector::new(tls));
         let endpoint = Endpoint { tls: upstream.tls, host: upstream.host.clone(), port: upstream.port };
@@ -164,6 +164,7 @@ impl Common {
             idle_timeout: upstream.idle_timeout,
             pool_idle: POOL_IDLE,
             max_idle: MAX_IDLE,
+            protocol: upstream.protocol,
         };
         Ok(Client::new(connector, endpoint, settings))
     }

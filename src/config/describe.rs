@@ -10,6 +10,7 @@ use super::rules::{Effect, Forward, KeyMode};
 use super::words::Word;
 use super::{Callers, Config, Durability, Route, StoreUrl, Upstream};
 use crate::operation::admission::Repeat;
+use crate::protocol::Protocol;
 
 impl Config {
     /// The routes in the order in which they are tried, each value with its origin, then what deserves a second look.
@@ -148,7 +149,12 @@ fn write_route(text: &mut String, route: &Route, explained: &RouteExplained) -> 
     let scheme = if upstream.tls { "https" } else { "http" };
     let host = route.matches.host.as_deref().unwrap_or_default();
     writeln!(text, "\nroute {}: {methods} {host}{}", route.name, route.matches.path)?;
-    writeln!(text, "  to {scheme}://{}{} (upstream {})", upstream.authority, upstream.base_path, upstream.name)?;
+    let protocol = match upstream.protocol {
+        Protocol::Auto => String::new(),
+        stated @ (Protocol::Http1 | Protocol::Http2) => format!(", protocol {}", stated.word()),
+    };
+    let (authority, base_path, name) = (&upstream.authority, &upstream.base_path, &upstream.name);
+    writeln!(text, "  to {scheme}://{authority}{base_path} (upstream {name}{protocol})")?;
     for setting in &explained.settings {
         writeln!(text, "  {:24} {:28} {}", setting.key, setting.value, setting.origin)?;
     }

@@ -44,6 +44,7 @@ use http::{HeaderName, HeaderValue};
 use rustls::ClientConfig;
 
 use crate::operation::admission::Repeat;
+use crate::protocol::Protocol;
 use crate::redis_url::RedisUrl;
 use crate::sealing_key::SealingKey;
 
@@ -227,6 +228,7 @@ pub struct Upstream {
     pub repeat: Option<Repeat>,
     pub key_retention: Duration,
     pub settle: Duration,
+    pub protocol: Protocol,
     pub connect_timeout: Duration,
     pub idle_timeout: Duration,
     /// `host = "client"`: the caller's own `Host` goes upstream.

@@ -70,13 +70,14 @@ pub(super) const UPSTREAM: Schema = Schema {
         "repeat",
         "key_retention",
         "settle",
+        "protocol",
         "connect_timeout",
         "idle_timeout",
         "host",
         "ca_file",
         "headers",
     ],
-    later: &["protocol", "dialect", "preset", "client_cert", "client_key", "proxy", "listen"],
+    later: &["dialect", "preset", "client_cert", "client_key", "proxy", "listen"],
 };
 
 pub(super) const DEFAULTS: Schema = Schema { name: "[defaults]", keys: &SHARED, later: SHARED_LATER };

@@ -10,6 +10,7 @@ use http::{HeaderName, HeaderValue};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+use crate::protocol::Protocol;
 use crate::sealing_key::SealingKey;
 
 use super::error::{ConfigError, Problem};
@@ -290,6 +291,7 @@ fn upstream(reader: &mut Reader<'_>, section: &Section<'_>, name: &str) -> Servi
         repeat: policy.repeat.as_ref().map(|stated| stated.value),
         key_retention: or(reader.text(section, "key_retention", units::duration), Duration::from_secs(24 * 3_600)),
         settle: or(reader.text(section, "settle", units::duration_or_zero), Duration::from_secs(60)),
+        protocol: or(reader.text(section, "protocol", word), Protocol::Auto),
         connect_timeout: or(reader.text(section, "connect_timeout", units::duration), Duration::from_secs(3)),
         idle_timeout: or(reader.text(section, "idle_timeout", units::duration), Duration::from_secs(60)),
         keeps_client_host: reader.text(section, "host", client_host).is_some(),

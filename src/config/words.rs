@@ -1,6 +1,7 @@
 //! The fixed words of the file, each beside the value that it names.
 
 use crate::operation::admission::Repeat;
+use crate::protocol::Protocol;
 
 use super::rules::{
     ClientKey, Compare, Effect, Forward, InFlight, KeyFormat, KeyMode, OnChangedPayload, OnLargeBody, OnStoreDown,
@@ -56,6 +57,7 @@ words!(Forward { Verbatim = "verbatim", Made = "made" });
 words!(KeyFormat { Hex = "hex", Base64Url = "base64url", Uuid = "uuid" });
 words!(Compare { Auto = "auto", Json = "json", Form = "form", Multipart = "multipart", Bytes = "bytes" });
 words!(Durability { Fsync = "fsync", Os = "os", Single = "single", Replicas = "replicas" });
+words!(Protocol { Auto = "auto", Http1 = "http1", Http2 = "h2" });
 words!(LogFormat { Auto = "auto", Pretty = "pretty", Json = "json" });
 
 impl Word for OnChangedPayload {

@@ -144,7 +144,9 @@ impl Run<'_> {
     async fn settle_cut(mut self, verdict: Verdict, outcome: Outcome, part: &[u8]) -> Conclusion {
         let status = match outcome {
             Outcome::Cut { status } | Outcome::Answer { status } => status,
-            Outcome::NotSent { .. } | Outcome::Silent(_) | Outcome::BadHead => StatusCode::BAD_GATEWAY.as_u16(),
+            Outcome::NotSent { .. } | Outcome::TurnedAway | Outcome::Silent(_) | Outcome::BadHead => {
+                StatusCode::BAD_GATEWAY.as_u16()
+            }
         };
         let digest = Sha256::digest(part).into();
         let settled = Settled { status, ..self.settled(StatusCode::OK, part.len() as u64, digest, Kept::Cut) };

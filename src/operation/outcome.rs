@@ -14,6 +14,8 @@ pub enum Outcome {
         /// A connection of the pool turned out to be dead: says nothing about the upstream.
         reused_connection: bool,
     },
+    /// Written, and the upstream said that it did not look at it.
+    TurnedAway,
     /// Bytes were written and no head of an answer came.
     Silent(Silence),
     /// The head of the answer was not HTTP, or too large.
@@ -40,6 +42,7 @@ pub enum Fact {
         cause: Cause,
         reused_connection: bool,
     },
+    TurnedAway,
     Silent(Silence),
     /// A head that cannot be read.
     Garbled,
@@ -85,6 +88,7 @@ pub enum Fact {
 pub fn classify(outcome: &Outcome) -> Fact {
     match *outcome {
         Outcome::NotSent { cause, reused_connection } => Fact::NotSent { cause, reused_connection },
+        Outcome::TurnedAway => Fact::TurnedAway,
         Outcome::Silent(silence) => Fact::Silent(silence),
         Outcome::BadHead => Fact::Garbled,
         Outcome::Answer { status } => of_status(status),
@@ -126,6 +130,7 @@ impl Fact {
             | Self::ServerFailed { .. }
             | Self::GatewayFailed { .. } => true,
             Self::NotSent { .. }
+            | Self::TurnedAway
             | Self::Throttled
             | Self::Refused { .. }
             | Self::Misdirected
@@ -140,6 +145,7 @@ impl Fact {
         match self {
             Self::Throttled | Self::Overloaded { status: 529 } => true,
             Self::NotSent { .. }
+            | Self::TurnedAway
             | Self::Silent(_)
             | Self::Garbled
             | Self::Cut { .. }
@@ -158,6 +164,7 @@ impl Fact {
     pub fn cause(&self) -> Cause {
         match *self {
             Self::NotSent { cause, .. } => cause,
+            Self::TurnedAway => Cause::TurnedAway,
             Self::Silent(Silence::Timeout) => Cause::Timeout,
             Self::Silent(Silence::Closed) => Cause::Closed,
             Self::Garbled => Cause::BadAnswer,
@@ -243,6 +250,7 @@ mod tests {
         assert!(classify(&Outcome::BadHead).may_have_run());
         assert!(classify(&Outcome::Silent(Silence::Timeout)).may_have_run());
         assert!(classify(&Outcome::Silent(Silence::Closed)).may_have_run());
+        assert!(!classify(&Outcome::TurnedAway).may_have_run());
         for reused_connection in [false, true] {
             assert!(!classify(&Outcome::NotSent { cause: Cause::Connect, reused_connection }).may_have_run());
         }

@@ -50,6 +50,8 @@ pub enum State {
 pub enum Cause {
     /// No connection: name, refusal, connect timeout, TLS.
     Connect,
+    /// The upstream's own word that it did not look at the request: a refused stream of HTTP/2, or a goodbye before it.
+    TurnedAway,
     /// The connection ended after bytes were written and before an answer.
     Closed,
     /// No answer within the attempt timeout.
@@ -75,6 +77,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connect => f.write_str("no connection to the upstream"),
+            Self::TurnedAway => f.write_str("the upstream turned the call away before it looked at it"),
             Self::Closed => f.write_str("the upstream closed the connection without an answer"),
             Self::Timeout => f.write_str("the upstream did not answer in time"),
             Self::BadAnswer => f.write_str("the upstream's answer was not valid HTTP"),

@@ -376,6 +376,7 @@ impl Change {
             event.status = match cause {
                 Cause::Status(status) => Some(status),
                 Cause::Connect
+                | Cause::TurnedAway
                 | Cause::Closed
                 | Cause::Timeout
                 | Cause::BadAnswer

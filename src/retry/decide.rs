@@ -49,7 +49,7 @@ pub struct Situation {
 pub struct Run {
     /// Tries begun, the present one included, whether or not a byte went.
     pub tries: u32,
-    /// The retry that a dead pooled connection gets for nothing.
+    /// The retry that a dead pooled connection, or a call that was turned away, gets for nothing.
     pub free: bool,
     /// The one retry after a 408, 421 or 425.
     pub refused: bool,
@@ -144,9 +144,10 @@ impl Situation {
         Ok(Run { free: run.free || free, ..run })
     }
 
-    /// A pooled connection that died unused tells nothing about the upstream, so its retry costs no try and no wait.
+    /// A pooled connection that died unused tells nothing about the upstream, and neither does a server that only lets
+    /// go of a connection, so the retry costs no try and no wait.
     fn is_free(&self) -> bool {
-        matches!(self.fact, Fact::NotSent { reused_connection: true, .. }) && !self.run.free
+        matches!(self.fact, Fact::NotSent { reused_connection: true, .. } | Fact::TurnedAway) && !self.run.free
     }
 
     fn spend(&self, again: Again) -> Result<Run, Stop> {

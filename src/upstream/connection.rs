@@ -15,12 +15,22 @@ use hyper_util::rt::TokioIo;
 
 use super::ConnectError;
 use super::content::SendBody;
+use super::http2::Slot;
 use super::pool::Pool;
 use super::received::ReceivedBody;
 use super::wire::{Io, Wire, Written};
 
 /// Bytes of an answer's head that we are willing to read; its fields are limited to 100 by the parser.
-const MAX_HEAD: usize = 64 * 1024;
+pub(super) const MAX_HEAD: usize = 64 * 1024;
+
+/// What went wrong, in the words of the library that speaks the protocol.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    #[error(transparent)]
+    Http1(#[from] hyper::Error),
+    #[error(transparent)]
+    Http2(#[from] h2::Error),
+}
 
 /// What became of a request that got no answer.
 #[derive(Debug, thiserror::Error)]
@@ -30,38 +40,57 @@ pub enum SendError {
     NotSent {
         /// The connection came from the pool, so that a new one may well work.
         reused: bool,
-        source: hyper::Error,
+        source: HttpError,
+    },
+    /// Proven by the upstream's own word: it did not look at the request.
+    #[error("the upstream turned the request away before it looked at it")]
+    Refused {
+        #[source]
+        cause: h2::Error,
     },
     /// Bytes were written and no answer came. The upstream may have acted on them.
     #[error("the connection ended after bytes of the request were written and before an answer")]
     MaybeSent {
         #[source]
-        cause: hyper::Error,
+        cause: HttpError,
     },
     /// An answer came, but its head is malformed or too large. The request was sent.
     #[error("the head of the answer is malformed or too large")]
     BadHead {
         #[source]
-        cause: hyper::Error,
+        cause: HttpError,
     },
 }
 
 /// A connection that is ready for one request.
 pub struct Connection {
-    line: Box<Line>,
-    pool: Arc<Pool>,
-    reused: bool,
+    carrier: Carrier,
     idle_timeout: Duration,
+}
+
+/// What the request goes on.
+enum Carrier {
+    /// A connection of its own, for the time.
+    Line { line: Box<Line>, pool: Arc<Pool>, reused: bool },
+    /// A stream of HTTP/2.
+    Slot(Slot),
 }
 
 impl Connection {
     pub(super) fn new(line: Box<Line>, pool: Arc<Pool>, reused: bool, idle_timeout: Duration) -> Self {
-        Self { line, pool, reused, idle_timeout }
+        Self { carrier: Carrier::Line { line, pool, reused }, idle_timeout }
+    }
+
+    pub(super) fn shared(slot: Slot, idle_timeout: Duration) -> Self {
+        Self { carrier: Carrier::Slot(slot), idle_timeout }
     }
 
     /// Whether it carried a request before.
     pub fn reused(&self) -> bool {
-        self.reused
+        match &self.carrier {
+            Carrier::Line { reused, .. } => *reused,
+            Carrier::Slot(slot) => slot.reused(),
+        }
     }
 
     /// Sends `request` once and waits for the head of the answer, without a limit of its own.
@@ -71,27 +100,25 @@ impl Connection {
     /// other: nobody here asks for an upgrade.
     ///
     /// On success the connection lives on in the body; on an error it is closed. Dropping the future closes it too, and
-    /// then the caller must assume that the request was sent.
+    /// then the caller must assume that the request was sent. In HTTP/2 all this is said of the stream.
     ///
     /// # Errors
     /// There is no answer; the variant says whether the upstream may have seen the request.
-    pub async fn send(mut self, mut request: Request<SendBody>) -> Result<Response<ReceivedBody>, SendError> {
+    pub async fn send(self, mut request: Request<SendBody>) -> Result<Response<ReceivedBody>, SendError> {
         frame(&mut request);
-        let before = self.line.written.bytes();
-        match self.line.exchange(request).await {
-            Ok(response) => Ok(self.receive(response)),
-            Err(error) if self.line.written.bytes() == before => {
-                Err(SendError::NotSent { reused: self.reused, source: error })
+        let idle_timeout = self.idle_timeout;
+        match self.carrier {
+            Carrier::Line { mut line, pool, reused } => {
+                let response = line.send(request, reused).await?;
+                // The codec would go on in HTTP/1.0 itself, where a body of unknown length cannot be sent.
+                let pool = (response.version() != Version::HTTP_10).then_some(pool);
+                Ok(response.map(|incoming| ReceivedBody::new(incoming, line, pool, idle_timeout)))
             }
-            Err(cause) if cause.is_parse() => Err(SendError::BadHead { cause }),
-            Err(cause) => Err(SendError::MaybeSent { cause }),
+            Carrier::Slot(slot) => {
+                let response = slot.send(request).await?;
+                Ok(response.map(|body| ReceivedBody::of_stream(body, idle_timeout)))
+            }
         }
-    }
-
-    fn receive(self, response: Response<Incoming>) -> Response<ReceivedBody> {
-        // The codec would go on in HTTP/1.0 itself, where a body of unknown length cannot be sent.
-        let pool = (response.version() != Version::HTTP_10).then_some(self.pool);
-        response.map(|incoming| ReceivedBody::new(incoming, self.line, pool, self.idle_timeout))
     }
 }
 
@@ -132,6 +159,19 @@ impl Line {
             .await
             .map_err(ConnectError::Http)?;
         Ok(Self { sender, driver: Some(driver), written: wire.written })
+    }
+
+    async fn send(&mut self, request: Request<SendBody>, reused: bool) -> Result<Response<Incoming>, SendError> {
+        let before = self.written.bytes();
+        let failed = match self.exchange(request).await {
+            Ok(response) => return Ok(response),
+            Err(failed) => failed,
+        };
+        Err(match (self.written.bytes() == before, failed.is_parse()) {
+            (true, _) => SendError::NotSent { reused, source: failed.into() },
+            (false, true) => SendError::BadHead { cause: failed.into() },
+            (false, false) => SendError::MaybeSent { cause: failed.into() },
+        })
     }
 
     async fn exchange(&mut self, request: Request<SendBody>) -> hyper::Result<Response<Incoming>> {

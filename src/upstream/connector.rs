@@ -14,6 +14,9 @@ use tokio_rustls::TlsConnector;
 use super::address::resolve;
 use super::wire::{Counted, Wire};
 
+/// As ALPN names it.
+const HTTP2: &[u8] = b"h2";
+
 /// Where an upstream listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
@@ -42,6 +45,12 @@ pub enum ConnectError {
     Tls(#[source] io::Error),
     #[error("HTTP cannot begin on the connection")]
     Http(#[source] hyper::Error),
+    #[error("HTTP/2 cannot begin on the connection")]
+    Http2(#[source] h2::Error),
+    #[error("{host} does not speak HTTP/2")]
+    NoHttp2 { host: String },
+    #[error("the upstream takes no request on a new connection")]
+    NoRoom,
 }
 
 /// Opens byte streams. Dropping the future gives up what is half open.
@@ -98,5 +107,6 @@ async fn secure(tls: &TlsConnector, host: &str, stream: TcpStream) -> Result<Wir
         .map_err(|source| ConnectError::ServerName { host: host.to_owned(), source })?;
     let (counted, written) = Counted::new(stream);
     let stream = tls.connect(name, counted).await.map_err(ConnectError::Tls)?;
-    Ok(Wire::counted_below(stream, written))
+    let http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
+    Ok(Wire::counted_below(stream, written, http2))
 }

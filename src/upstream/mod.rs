@@ -3,7 +3,8 @@
 //!
 //! Nothing here retries. Every send is one call of [`Connection::send`], and connecting is apart from it, so that the
 //! intent to send can be made durable in between. A connection has no task of its own: whoever sends or reads drives
-//! it, therefore dropping the future or the body closes it. Nothing here ever follows a redirect or looks at a proxy
+//! it, therefore dropping the future or the body closes it. One of HTTP/2 is shared and has a task, and what is closed is
+//! the stream. Nothing here ever follows a redirect or looks at a proxy
 //! setting of the environment.
 
 mod address;
@@ -11,8 +12,10 @@ mod connection;
 mod connector;
 mod content;
 mod headers;
+mod http2;
 mod pool;
 mod received;
+mod upload;
 mod wire;
 
 #[cfg(test)]
@@ -22,9 +25,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-pub use connection::{Connection, SendError};
+pub use connection::{Connection, HttpError, SendError};
 pub use connector::{ConnectError, Connector, Endpoint, TcpConnector};
 pub use content::SendBody;
 pub use headers::{
@@ -34,7 +37,9 @@ pub use headers::{
 pub use received::{BodyError, ReceivedBody};
 pub use wire::{Io, Wire};
 
+use crate::protocol::Protocol;
 use connection::Line;
+use http2::{SharedLine, SharedLines, Slot};
 use pool::Pool;
 
 /// How long a connection may lie unused. The shortest keep-alive in common use is five seconds; a connection that the
@@ -47,9 +52,6 @@ pub const CAREFUL_IDLE: Duration = Duration::from_secs(1);
 /// Unused connections kept for each upstream and thread.
 pub const MAX_IDLE: usize = 128;
 
-/// What an upstream is offered by ALPN.
-pub const PROTOCOLS: &[&str] = &["http/1.1"];
-
 /// What one upstream is allowed to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -61,6 +63,7 @@ pub struct Settings {
     pub pool_idle: Duration,
     /// Unused connections kept, [`MAX_IDLE`] unless stated.
     pub max_idle: usize,
+    pub protocol: Protocol,
 }
 
 /// How new a connection has to be.
@@ -82,13 +85,15 @@ pub struct Client {
     endpoint: Arc<Endpoint>,
     settings: Settings,
     pool: Arc<Pool>,
+    shared: Arc<SharedLines>,
 }
 
 impl Client {
     /// Opens nothing yet.
     pub fn new(connector: Arc<dyn Connector>, endpoint: Endpoint, settings: Settings) -> Self {
         let pool = Arc::new(Pool::new(settings.pool_idle, settings.max_idle));
-        Self { connector, endpoint: Arc::new(endpoint), settings, pool }
+        let shared = Arc::new(SharedLines::new(settings.protocol, endpoint.tls));
+        Self { connector, endpoint: Arc::new(endpoint), settings, pool, shared }
     }
 
     /// A connection that is ready for one request: a pooled one, or a new one within `connect_timeout`.
@@ -98,30 +103,63 @@ impl Client {
     /// # Errors
     /// No connection could be made. All variants mean that nothing was sent.
     pub async fn checkout(&self, freshness: Freshness) -> Result<Connection, ConnectError> {
-        match self.reuse(freshness).await {
-            Some(line) => Ok(self.connection(line, true)),
-            None => Ok(self.connection(self.open().await?, false)),
+        let since = (freshness == Freshness::Fresh).then(Instant::now);
+        if let Some(connection) = self.reuse(freshness).await {
+            return Ok(connection);
+        }
+        match timeout(self.settings.connect_timeout, self.open(since)).await {
+            Ok(opened) => opened,
+            Err(_elapsed) => Err(ConnectError::Timeout { after: self.settings.connect_timeout }),
         }
     }
 
-    async fn reuse(&self, freshness: Freshness) -> Option<Box<Line>> {
+    async fn reuse(&self, freshness: Freshness) -> Option<Connection> {
         match freshness {
-            Freshness::Reuse => self.pool.take(self.settings.pool_idle),
+            Freshness::Reuse => self.shared_slot().or_else(|| self.pooled(self.settings.pool_idle)),
             Freshness::Careful => {
                 // A close that already reached the kernel is seen only after the runtime has polled its sockets.
                 task::yield_now().await;
-                self.pool.take(CAREFUL_IDLE.min(self.settings.pool_idle))
+                let longest = CAREFUL_IDLE.min(self.settings.pool_idle);
+                match self.shared.slot(None) {
+                    Some(slot) => {
+                        let is_sound = slot.is_sound(longest, self.settings.connect_timeout).await;
+                        is_sound.then(|| self.on(slot))
+                    }
+                    None => self.pooled(longest),
+                }
             }
             Freshness::Fresh => None,
         }
     }
 
-    async fn open(&self) -> Result<Box<Line>, ConnectError> {
-        let opening = async { Line::open(self.connector.connect(&self.endpoint).await?).await };
-        match timeout(self.settings.connect_timeout, opening).await {
-            Ok(opened) => opened.map(Box::new),
-            Err(_elapsed) => Err(ConnectError::Timeout { after: self.settings.connect_timeout }),
+    fn shared_slot(&self) -> Option<Connection> {
+        self.shared.slot(None).map(|slot| self.on(slot))
+    }
+
+    fn pooled(&self, longest: Duration) -> Option<Connection> {
+        self.pool.take(longest).map(|line| self.connection(line, true))
+    }
+
+    /// A new connection; one that may be shared is opened once for all who wait for it.
+    async fn open(&self, since: Option<Instant>) -> Result<Connection, ConnectError> {
+        let turn = self.shared.turn().await;
+        if turn.is_some()
+            && let Some(slot) = self.shared.slot(since)
+        {
+            return Ok(self.on(slot));
         }
+        let wire = self.connector.connect(&self.endpoint).await?;
+        if self.shared.takes(&wire, &self.endpoint)? {
+            let line = SharedLine::open(wire, self.endpoint.tls, self.settings.pool_idle).await?;
+            let slot = line.slot().ok_or(ConnectError::NoRoom)?;
+            self.shared.add(line);
+            return Ok(self.on(slot));
+        }
+        Ok(self.connection(Box::new(Line::open(wire).await?), false))
+    }
+
+    fn on(&self, slot: Slot) -> Connection {
+        Connection::shared(slot, self.settings.idle_timeout)
     }
 
     fn connection(&self, line: Box<Line>, reused: bool) -> Connection {

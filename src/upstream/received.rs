@@ -11,7 +11,8 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::connection::Line;
+use super::connection::{HttpError, Line};
+use super::http2::StreamBody;
 use super::pool::Pool;
 
 /// Bytes of an unwanted body that are read to keep its connection; beyond them a new connection is cheaper.
@@ -27,7 +28,7 @@ const ENDLESS: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     #[error("the upstream cut its answer short")]
-    Cut(#[source] hyper::Error),
+    Cut(#[source] HttpError),
     #[error("the upstream sent nothing for {limit:?} in the middle of its answer")]
     Idle { limit: Duration },
 }
@@ -35,22 +36,37 @@ pub enum BodyError {
 /// A body that is still coming in, with the connection it comes on.
 ///
 /// The connection goes back to the pool once the body has ended cleanly. On an error, and when the body is dropped
-/// before its end, the connection is closed.
+/// before its end, the connection is closed; of one that is shared, the stream.
 pub struct ReceivedBody {
+    source: Source,
+    idle: IdleTimer,
+}
+
+enum Source {
+    Line(LineBody),
+    /// On the heap, so that an answer of HTTP/1 is no larger for it.
+    Stream(Box<StreamBody>),
+}
+
+/// From a connection that carries nothing else meanwhile.
+struct LineBody {
     incoming: Incoming,
     line: Option<Box<Line>>,
     /// None if the connection cannot be used again.
     pool: Option<Arc<Pool>>,
-    idle: IdleTimer,
 }
 
 impl ReceivedBody {
     pub(super) fn new(incoming: Incoming, line: Box<Line>, pool: Option<Arc<Pool>>, idle_timeout: Duration) -> Self {
-        let mut body = Self { incoming, line: Some(line), pool, idle: IdleTimer::new(idle_timeout) };
+        let mut body = LineBody { incoming, line: Some(line), pool };
         if body.incoming.is_end_stream() {
             body.finish();
         }
-        body
+        Self { source: Source::Line(body), idle: IdleTimer::new(idle_timeout) }
+    }
+
+    pub(super) fn of_stream(body: StreamBody, idle_timeout: Duration) -> Self {
+        Self { source: Source::Stream(Box::new(body)), idle: IdleTimer::new(idle_timeout) }
     }
 
     /// Reads a short rest, so that the connection can be used again, and closes it otherwise. Takes a tenth of a second
@@ -73,6 +89,37 @@ impl ReceivedBody {
         }
     }
 
+    fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        match &mut self.source {
+            Source::Line(body) => body.poll_frame(cx).map_err(HttpError::Http1),
+            Source::Stream(body) => body.poll_frame(cx).map_err(HttpError::Http2),
+        }
+    }
+}
+
+impl Source {
+    /// Closes the connection, or resets the stream when its owner drops it.
+    fn give_up(&mut self) {
+        match self {
+            Self::Line(body) => body.line = None,
+            Self::Stream(_) => {}
+        }
+    }
+}
+
+impl LineBody {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+        let frame = ready!(self.poll_incoming(cx));
+        match &frame {
+            // A reader need not come back after the last byte or the trailers, and usually does not.
+            Some(Ok(frame)) if frame.is_trailers() || self.incoming.is_end_stream() => self.finish(),
+            Some(Ok(_)) => {}
+            Some(Err(_)) => self.line = None,
+            None => self.finish(),
+        }
+        Poll::Ready(frame)
+    }
+
     fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
         // The connection reads a body only when asked; the first poll asks, the second takes what came.
         if let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) {
@@ -89,11 +136,6 @@ impl ReceivedBody {
             pool.put(line);
         }
     }
-
-    fn fail(&mut self, error: BodyError) -> Option<Result<Frame<Bytes>, BodyError>> {
-        self.line = None;
-        Some(Err(error))
-    }
 }
 
 impl Body for ReceivedBody {
@@ -102,34 +144,27 @@ impl Body for ReceivedBody {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        let Poll::Ready(frame) = this.poll_incoming(cx) else {
-            ready!(this.idle.poll_elapsed(cx));
-            let limit = this.idle.limit;
-            return Poll::Ready(this.fail(BodyError::Idle { limit }));
-        };
-        this.idle.stop();
-        match frame {
-            Some(Ok(frame)) => {
-                // A reader need not come back after the last byte or the trailers, and usually does not.
-                if frame.is_trailers() || this.incoming.is_end_stream() {
-                    this.finish();
-                }
-                Poll::Ready(Some(Ok(frame)))
-            }
-            Some(Err(error)) => Poll::Ready(this.fail(BodyError::Cut(error))),
-            None => {
-                this.finish();
-                Poll::Ready(None)
-            }
+        if let Poll::Ready(frame) = this.poll_source(cx) {
+            this.idle.stop();
+            return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Cut)));
         }
+        ready!(this.idle.poll_elapsed(cx));
+        this.source.give_up();
+        Poll::Ready(Some(Err(BodyError::Idle { limit: this.idle.limit })))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        match &self.source {
+            Source::Line(body) => body.incoming.is_end_stream(),
+            Source::Stream(body) => body.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        match &self.source {
+            Source::Line(body) => body.incoming.size_hint(),
+            Source::Stream(body) => body.size_hint(),
+        }
     }
 }
 

@@ -19,18 +19,20 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 pub struct Wire {
     pub(super) io: Box<dyn Io>,
     pub(super) written: Written,
+    /// Agreed by ALPN.
+    pub(super) http2: bool,
 }
 
 impl Wire {
     /// Counts what `io` itself takes. A write that fails must have taken nothing, as with sockets.
     pub fn new(io: impl Io + 'static) -> Self {
         let (counted, written) = Counted::new(io);
-        Self { io: Box::new(counted), written }
+        Self { io: Box::new(counted), written, http2: false }
     }
 
     /// For a stream that buffers, such as TLS: what counts is what the stream below it has taken.
-    pub(super) fn counted_below(io: impl Io + 'static, written: Written) -> Self {
-        Self { io: Box::new(io), written }
+    pub(super) fn counted_below(io: impl Io + 'static, written: Written, http2: bool) -> Self {
+        Self { io: Box::new(io), written, http2 }
     }
 }
 

@@ -35,6 +35,13 @@ fn the_bounds_on_connections_are_shown() {
 }
 
 #[test]
+fn the_protocol_of_an_upstream_is_shown_where_it_is_stated() {
+    let to = |stated: &str| line(&config(&LEAST.replace("[[routes]]", &format!("{stated}\n[[routes]]"))), "to ");
+    assert_eq!(to(""), "to http://127.0.0.1:9000 (upstream main)");
+    assert_eq!(to("protocol = \"h2\""), "to http://127.0.0.1:9000 (upstream main, protocol h2)");
+}
+
+#[test]
 fn origins_of_the_weaker_layers() {
     let text = LEAST.replace("[[routes]]", "repeat = \"with-key\"\n[[routes]]");
     let config = config(&format!("{text}[defaults]\nin_flight = \"reject\"\n"));

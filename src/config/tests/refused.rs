@@ -34,7 +34,7 @@ fn services_that_cannot_be() {
 #[test]
 fn what_the_contract_has_and_this_version_has_not_is_said_plainly() {
     for (table, keys) in [
-        ("upstreams.main", &["protocol", "dialect", "preset", "client_cert", "client_key", "proxy", "listen"][..]),
+        ("upstreams.main", &["dialect", "preset", "client_cert", "client_key", "proxy", "listen"][..]),
         ("routes.payload", &["redact", "schema"]),
         ("routes.retry", &["budget"]),
         ("routes.limit", &["concurrency", "queue", "shared"]),
@@ -590,7 +590,9 @@ gateway.toml:10:49: upstreams.b.headers.B: visible ASCII characters and single s
     (
         r#"[upstreams.b]
 url = "http://h"
-host = "h""#,
-        r#"gateway.toml:10:8: upstreams.b.host = "h": "client" for the caller's own Host; without it the upstream gets the authority of its URL"#,
+host = "h"
+protocol = "h3""#,
+        r#"gateway.toml:10:8: upstreams.b.host = "h": "client" for the caller's own Host; without it the upstream gets the authority of its URL
+gateway.toml:11:12: upstreams.b.protocol = "h3": "auto", "http1" or "h2""#,
     ),
 ];

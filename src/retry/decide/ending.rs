@@ -53,6 +53,7 @@ impl Situation {
             }),
             Fact::Denied { .. } => Some(self.without_answer()),
             Fact::NotSent { .. }
+            | Fact::TurnedAway
             | Fact::Silent(_)
             | Fact::Garbled
             | Fact::Cut { .. }

@@ -22,7 +22,7 @@ pub(super) enum Once {
 pub(super) fn again(fact: &Fact, repeat: Repeat) -> Again {
     use Repeat::{Harmless, Unsafe, WithKey};
     match (fact, repeat) {
-        (Fact::NotSent { .. } | Fact::Throttled, Harmless | WithKey | Unsafe) => Again::Always,
+        (Fact::NotSent { .. } | Fact::TurnedAway | Fact::Throttled, Harmless | WithKey | Unsafe) => Again::Always,
         (Fact::Misdirected, Harmless | WithKey | Unsafe) => Again::Once(Once::Refused),
         (Fact::Refused { .. }, Harmless | WithKey) => Again::Once(Once::Refused),
         (Fact::Silent(_) | Fact::Cut { .. } | Fact::Unreached { .. }, Harmless | WithKey) => Again::Always,

@@ -139,6 +139,25 @@ fn the_table_of_the_contract() {
 }
 
 #[test]
+fn a_call_that_was_turned_away_is_retried_everywhere_and_the_first_time_for_nothing() {
+    for repeat in REPEATS {
+        let mut situation = first(Outcome::TurnedAway, repeat);
+        let twice = RetryPolicy { max_attempts: 2, ..policy() };
+        let next = |situation: &Situation| decide(situation, &twice, &mut StdRng::seed_from_u64(1));
+        let Decision::Retry { wait, ended, new_connection, run } = next(&situation) else { panic!("it is free") };
+        assert_eq!((wait, new_connection), (Duration::ZERO, false));
+        assert_eq!(ended, Ended { cause: Cause::TurnedAway, may_have_run: false });
+        situation.run = run.next_try();
+        let Decision::Retry { run, .. } = next(&situation) else { panic!("within max_attempts") };
+        situation.run = run.next_try();
+        assert_eq!(
+            next(&situation),
+            Decision::End { ending: Ending::NotExecuted(Cause::TurnedAway), stop: Some(Stop::Exhausted) }
+        );
+    }
+}
+
+#[test]
 fn a_dead_pooled_connection_gets_one_retry_for_nothing() {
     for repeat in REPEATS {
         let mut situation = first(POOLED, repeat);
@@ -307,7 +326,7 @@ fn endings_reach_the_record_without_losing_the_doubt() {
 }
 
 fn every_outcome() -> impl Iterator<Item = Outcome> {
-    let broken = [REFUSED, POOLED, TIMEOUT, CLOSED, Outcome::BadHead];
+    let broken = [REFUSED, POOLED, Outcome::TurnedAway, TIMEOUT, CLOSED, Outcome::BadHead];
     broken.into_iter().chain((0..=999).flat_map(|number| [status(number), cut(number)]))
 }
 

@@ -114,7 +114,7 @@ async fn nobody_listening_is_refused() {
     let peer = Peer::answers(b"").await;
     let mut endpoint = peer.endpoint();
     endpoint.port = free_port().await;
-    let connector = TcpConnector::new(client_config(None, None, PROTOCOLS).unwrap());
+    let connector = TcpConnector::new(client_config(None, None, Protocol::Auto.offer()).unwrap());
     let client = Client::new(Arc::new(connector), endpoint, SETTINGS);
     let refused = client.checkout(Freshness::Reuse).await.err().unwrap();
     assert!(matches!(refused, ConnectError::Refused { .. }), "{refused:?}");

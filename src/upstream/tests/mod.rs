@@ -3,6 +3,7 @@
 mod answers;
 mod failures;
 mod headers;
+mod http2;
 mod peer;
 mod pooling;
 mod timers;
@@ -24,10 +25,11 @@ const SETTINGS: Settings = Settings {
     idle_timeout: Duration::from_secs(60),
     pool_idle: POOL_IDLE,
     max_idle: 2,
+    protocol: Protocol::Auto,
 };
 
 fn client(peer: &Peer) -> Client {
-    let connector = TcpConnector::new(client_config(None, None, PROTOCOLS).unwrap());
+    let connector = TcpConnector::new(client_config(None, None, Protocol::Auto.offer()).unwrap());
     Client::new(Arc::new(connector), peer.endpoint(), SETTINGS)
 }
 

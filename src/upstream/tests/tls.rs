@@ -39,7 +39,7 @@ async fn serve(acceptor: TlsAcceptor) -> u16 {
 }
 
 fn client(port: u16, authority: &Authority, identity: Option<Identity<'_>>) -> Client {
-    let config = client_config(Some(authority.pem().as_bytes()), identity, PROTOCOLS).unwrap();
+    let config = client_config(Some(authority.pem().as_bytes()), identity, Protocol::Http1.offer()).unwrap();
     let endpoint = Endpoint { tls: true, host: "localhost".to_owned(), port };
     Client::new(Arc::new(TcpConnector::new(config)), endpoint, SETTINGS)
 }
@@ -91,13 +91,14 @@ async fn plain_text_where_tls_was_expected_is_a_tls_error() {
 
 #[test]
 fn pem_files_without_a_certificate_or_key_are_refused() {
-    assert!(matches!(client_config(Some(b"nothing here"), None, PROTOCOLS), Err(TlsError::NoCertificate)));
+    let offer = Protocol::Http1.offer();
+    assert!(matches!(client_config(Some(b"nothing here"), None, offer), Err(TlsError::NoCertificate)));
     let broken = b"-----BEGIN CERTIFICATE-----\n%%%\n-----END CERTIFICATE-----\n";
-    assert!(matches!(client_config(Some(broken), None, PROTOCOLS), Err(TlsError::Pem(_))));
+    assert!(matches!(client_config(Some(broken), None, offer), Err(TlsError::Pem(_))));
     let (certificates, _) = Authority::made().issue("gateway");
     let keyless = Identity { certificates: certificates.as_bytes(), key: b"" };
-    assert!(matches!(client_config(None, Some(keyless), PROTOCOLS), Err(TlsError::NoKey)));
+    assert!(matches!(client_config(None, Some(keyless), offer), Err(TlsError::NoKey)));
     let (_, other) = Authority::made().issue("gateway");
     let mistaken = Identity { key: other.as_bytes(), ..keyless };
-    assert!(matches!(client_config(None, Some(mistaken), PROTOCOLS), Err(TlsError::OtherKey)));
+    assert!(matches!(client_config(None, Some(mistaken), offer), Err(TlsError::OtherKey)));
 }

@@ -15,6 +15,7 @@ use oncegate::engine::problem::Code;
 use oncegate::engine::{Engine, Lane, Shared};
 use oncegate::entropy::Entropy;
 use oncegate::operation::{OperationId, Scope, StateName};
+use oncegate::protocol::Protocol;
 use oncegate::store::Store;
 use oncegate::store::memory::MemoryStore;
 use oncegate::upstream::{Client, Endpoint, MAX_IDLE, POOL_IDLE, Settings};
@@ -183,6 +184,7 @@ fn lanes(shared: &Shared, upstream: &Upstream) -> HashMap<String, Lane> {
             idle_timeout: route.upstream.idle_timeout,
             pool_idle: POOL_IDLE,
             max_idle: MAX_IDLE,
+            protocol: Protocol::Auto,
         };
         let endpoint = Endpoint { tls: false, host: "payments.internal".to_owned(), port: 80 };
         let client = Client::new(Arc::new(upstream.clone()), endpoint, settings);

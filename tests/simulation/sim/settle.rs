@@ -30,7 +30,7 @@ impl World {
             (Some(verdict), None) => {
                 let status = match attempted.outcome {
                     Outcome::Cut { status } | Outcome::Answer { status } => status,
-                    Outcome::NotSent { .. } | Outcome::Silent(_) | Outcome::BadHead => 502,
+                    Outcome::NotSent { .. } | Outcome::TurnedAway | Outcome::Silent(_) | Outcome::BadHead => 502,
                 };
                 self.settle(task, verdict, status, None);
             }

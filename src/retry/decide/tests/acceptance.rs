@@ -115,7 +115,7 @@ fn header_map(lines: &[(&'static str, &'static str)]) -> HeaderMap {
 fn last(outcome: Outcome) -> u16 {
     match outcome {
         Outcome::Answer { status } | Outcome::Cut { status } => status,
-        Outcome::NotSent { .. } | Outcome::BadHead | Outcome::Silent(Silence::Closed) => 502,
+        Outcome::NotSent { .. } | Outcome::TurnedAway | Outcome::BadHead | Outcome::Silent(Silence::Closed) => 502,
         Outcome::Silent(Silence::Timeout) => 504,
     }
 }
