@@ -42,6 +42,8 @@ pub enum Body {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
     Data(Bytes),
+    /// Behind the last byte.
+    Trailers(HeaderMap),
     End,
 }
 

@@ -15,15 +15,20 @@ use crate::engine::owner::WriteError;
 use crate::engine::run::{Dispatch, Run};
 use crate::operation::Cause;
 use crate::operation::admission::Repeat;
-use crate::operation::outcome::{Outcome, Silence};
+use crate::operation::outcome::{Outcome, Silence, status_of_grpc};
 use crate::retry::retry_after::{self, Hint};
-use crate::upstream::{Connection, Freshness, ReceivedBody, SendBody, SendError, drop_ours, remove_hop_by_hop};
+use crate::upstream::{
+    Connection, Freshness, ReceivedBody, SendBody, SendError, drop_ours, keep_trailers, remove_hop_by_hop,
+};
 
 pub(super) const ATTEMPT: HeaderName = HeaderName::from_static("oncegate-attempt");
 pub(super) const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
 
 /// Nobody here asks for another protocol, so an answer that switches to one is none.
 pub(super) const UNASKED: &str = "the upstream switched to a protocol that nobody asked for";
+
+/// In the head of an answer without a body, or in its trailers.
+const GRPC_STATUS: [&str; 2] = ["grpc-status", "oncegate-trailer-grpc-status"];
 
 /// The request as every attempt of a run sends it.
 pub struct Outgoing {
@@ -208,13 +213,16 @@ impl Run<'_> {
     /// Reads the body of an answer that would end the run, as far as a receipt goes. A cut one is another outcome.
     pub(super) async fn read(&mut self, mut attempted: Attempted) -> Attempted {
         let Some(answer) = attempted.answer.take() else { return attempted };
-        let UpstreamAnswer { head, body } = answer;
+        let UpstreamAnswer { mut head, body } = answer;
         let AnswerBody::Unread(body) = body else {
             return Attempted { answer: Some(UpstreamAnswer { head, body }), ..attempted };
         };
         let limit = if is_event_stream(&head.headers) { 0 } else { self.route.max_receipt };
-        match self.owner.holding(collect(body, limit)).await {
-            Ok(body) => attempted.answer = Some(UpstreamAnswer { head, body }),
+        match self.owner.holding(collect(body, limit, &mut head.headers)).await {
+            Ok(body) => {
+                attempted.outcome = Outcome::Answer { status: meant_status(head.status, &head.headers) };
+                attempted.answer = Some(UpstreamAnswer { head, body });
+            }
             Err(Cut { part, failure }) => {
                 attempted.outcome = Outcome::Cut { status: head.status.as_u16() };
                 (attempted.part, attempted.failure) = (part, Some(failure));
@@ -229,7 +237,7 @@ impl Attempted {
         crash_point::reached(Point::AfterHead);
         let (head, body) = response.into_parts();
         let headers = from_upstream(head.headers);
-        let outcome = Outcome::Answer { status: head.status.as_u16() };
+        let outcome = Outcome::Answer { status: meant_status(head.status, &headers) };
         let advice = Advice { vetoed: retry_after::vetoes(&headers), hint: retry_after::hint(&headers, now) };
         let head = Head { status: head.status, headers };
         let answer = UpstreamAnswer { head, body: AnswerBody::Unread(body) };
@@ -295,13 +303,29 @@ pub fn from_upstream(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
+/// The status that an answer means: gRPC says what came of a call in a status of its own, beside a 200, in the head or in
+/// trailers that are kept.
+pub(super) fn meant_status(status: StatusCode, headers: &HeaderMap) -> u16 {
+    if status != StatusCode::OK || !is_grpc(headers) {
+        return status.as_u16();
+    }
+    let said = GRPC_STATUS.iter().find_map(|name| headers.get(*name));
+    said.map_or(status.as_u16(), |code| {
+        status_of_grpc(code.to_str().ok().and_then(|code| code.parse().ok()).unwrap_or(u16::MAX))
+    })
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|media| media.as_bytes().starts_with(b"application/grpc"))
+}
+
 /// Events are for the moment: nobody waits for the end of such a stream.
 fn is_event_stream(headers: &HeaderMap) -> bool {
     let media = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     media.get(..17).is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"))
 }
 
-async fn collect(mut body: ReceivedBody, limit: u64) -> Result<AnswerBody, Cut> {
+async fn collect(mut body: ReceivedBody, limit: u64, headers: &mut HeaderMap) -> Result<AnswerBody, Cut> {
     let mut read: Vec<Bytes> = Vec::new();
     let mut length = 0;
     if limit == 0 {
@@ -312,7 +336,13 @@ async fn collect(mut body: ReceivedBody, limit: u64) -> Result<AnswerBody, Cut> 
             Ok(frame) => frame,
             Err(error) => return Err(Cut { part: joined(read), failure: error.to_string() }),
         };
-        let Ok(data) = frame.into_data() else { continue };
+        let data = match frame.into_data() {
+            Ok(data) => data,
+            Err(frame) => {
+                keep_trailers(headers, &frame.into_trailers().unwrap_or_default());
+                continue;
+            }
+        };
         length += data.len() as u64;
         read.push(data);
         crash_point::reached(Point::InBody);

@@ -23,6 +23,7 @@ use crate::engine::run::Run;
 use crate::engine::settle::{Durable, Word};
 use crate::operation::transition::Verdict;
 use crate::operation::{Kept, Settled};
+use crate::upstream::keep_trailers;
 
 /// Pieces that wait for a slow client.
 const PIECES: usize = 16;
@@ -59,6 +60,8 @@ struct Listener {
     left: Option<u64>,
     /// The piece with which the client would see it.
     held: Option<Bytes>,
+    /// Told with the end.
+    trailers: Option<HeaderMap>,
 }
 
 impl Listener {
@@ -78,7 +81,8 @@ impl Listener {
 
     /// Lets the client see the end. A listener that is dropped instead leaves an answer that was cut.
     async fn end(self) {
-        for piece in self.held.map(Piece::Data).into_iter().chain([Piece::End]) {
+        let last = self.held.map(Piece::Data).into_iter().chain(self.trailers.map(Piece::Trailers));
+        for piece in last.chain([Piece::End]) {
             self.sender.send(piece).await.unwrap_or_default();
         }
     }
@@ -89,7 +93,7 @@ impl Run<'_> {
     pub(super) async fn settle_live(
         mut self,
         (verdict, after_doubt): (Verdict, bool),
-        Head { status, headers }: Head,
+        Head { status, mut headers }: Head,
         unfinished: Unfinished,
         caller: &mut FirstCaller,
     ) -> Conclusion {
@@ -97,6 +101,9 @@ impl Run<'_> {
         let mut listener = tell(caller, status, headers.clone(), &unfinished, marks.clone());
         let mut tape = Tape::new(self.route.max_receipt);
         let whole = self.record(unfinished, &mut tape, &mut listener).await;
+        if let Some(trailers) = &listener.trailers {
+            keep_trailers(&mut headers, trailers);
+        }
         let digest = tape.digest.finalize().into();
         let (kept, receipt) = match (whole, tape.kept) {
             (true, Some(body)) => (Kept::Whole, Some(receipt_of(status, &headers, &body.into()))),
@@ -150,7 +157,7 @@ impl Run<'_> {
                     tape.add(&piece);
                     listener.hear(&mut self.owner, piece).await;
                 }
-                Ok(Err(_trailers)) => {}
+                Ok(Err(frame)) => listener.trailers = frame.into_trailers().ok(),
                 Err(error) => {
                     tracing::warn!(operation = %self.owner.operation.id, %error, "live answer cut");
                     return false;
@@ -172,5 +179,5 @@ fn tell(
     let left = unfinished.rest.size_hint().exact().map(|rest| rest + unfinished.read.len() as u64);
     let content = Content::Upstream { status, headers, body: Body::Live(receiver) };
     caller.answer(Answer { content, marks });
-    Listener { sender, left, held: None }
+    Listener { sender, left, held: None, trailers: None }
 }

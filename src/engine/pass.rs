@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::clock::millis;
 use crate::config::Route;
 use crate::engine::answer::{Answer, Body, Content, Execution, Marks, Unguarded};
-use crate::engine::attempt::{ATTEMPT, TIMEOUT, UNASKED, add_route_headers, freshness, from_upstream};
+use crate::engine::attempt::{ATTEMPT, TIMEOUT, UNASKED, add_route_headers, freshness, from_upstream, meant_status};
 use crate::engine::problem::{Code, Problem};
 use crate::engine::{Engine, Lane, refusal};
 use crate::operation::Cause;
@@ -127,8 +127,9 @@ async fn attempt(lane: &Lane, passage: &Passage, progress: &Progress) -> Passed 
         }
         Ok(Ok(response)) => {
             let (head, body) = response.into_parts();
-            let outcome = Outcome::Answer { status: head.status.as_u16() };
-            let answer = Some((head.status, from_upstream(head.headers), body));
+            let headers = from_upstream(head.headers);
+            let outcome = Outcome::Answer { status: meant_status(head.status, &headers) };
+            let answer = Some((head.status, headers, body));
             Passed { outcome, answer, failure: String::new() }
         }
         Ok(Err(error @ SendError::NotSent { .. })) => Passed::not_sent(Cause::Connect, reused, error),

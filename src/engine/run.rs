@@ -144,14 +144,16 @@ impl<'a> Run<'a> {
         self.end_without_receipt(ended, told, caller).await
     }
 
-    /// Decides by the head of an answer; one that ends the run is read, and if its body is cut, weighed again.
+    /// Decides by the head of an answer; one that ends the run is read, and if its body is cut, or its trailers say
+    /// something else, weighed again.
     async fn weigh(&mut self, attempted: Attempted) -> (Attempted, Decision) {
         let decision = self.decide(&attempted);
         if matches!(decision, Decision::Retry { .. }) || attempted.answer.is_none() {
             return (attempted, decision);
         }
+        let by_head = attempted.outcome;
         let attempted = self.read(attempted).await;
-        let decision = if attempted.answer.is_some() { decision } else { self.decide(&attempted) };
+        let decision = if attempted.outcome == by_head { decision } else { self.decide(&attempted) };
         (attempted, decision)
     }
 

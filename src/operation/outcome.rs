@@ -113,6 +113,25 @@ fn of_status(status: u16) -> Fact {
     }
 }
 
+/// The status of HTTP that says the same as a status of gRPC (`google.rpc.Code`), so that one table decides. What is not
+/// known counts as UNKNOWN.
+pub fn status_of_grpc(code: u16) -> u16 {
+    match code {
+        0 => 200,
+        1 => 499,
+        3 | 9 | 11 => 400,
+        4 => 504,
+        5 => 404,
+        6 | 10 => 409,
+        7 => 403,
+        8 => 429,
+        12 => 501,
+        14 => 503,
+        16 => 401,
+        2 | 13 | 15 | 17..=u16::MAX => 500,
+    }
+}
+
 /// A lost body matters only where it would have been kept.
 fn of_cut(status: u16) -> Fact {
     let fact = of_status(status);
@@ -217,6 +236,21 @@ mod tests {
         assert_eq!(answered(421), Fact::Misdirected);
         assert_eq!(answered(429), Fact::Throttled);
         assert_eq!(answered(500), Fact::ServerFailed { status: 500 });
+    }
+
+    #[test]
+    fn a_status_of_grpc_has_the_row_of_its_meaning() {
+        let fact = |code| answered(status_of_grpc(code));
+        assert_eq!((fact(0), fact(3)), (Fact::Final { status: 200 }, Fact::Final { status: 400 }));
+        assert_eq!((fact(8), fact(16)), (Fact::Throttled, Fact::Denied { status: 401 }));
+        assert_eq!((fact(14), fact(4)), (Fact::Overloaded { status: 503 }, Fact::GatewayFailed { status: 504 }));
+        for code in [2, 13, 15, 17, u16::MAX] {
+            assert_eq!(fact(code), Fact::ServerFailed { status: 500 });
+        }
+        for code in [1, 5, 6, 9, 10, 11, 12] {
+            assert!(matches!(fact(code), Fact::Final { .. }), "{code}");
+        }
+        assert_eq!(fact(7), Fact::Denied { status: 403 });
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -212,6 +213,9 @@ impl From<BodyError> for Problem {
 pub enum ResponseBody {
     Empty,
     Whole(Bytes),
+    /// Whole, with what comes behind it.
+    Trailed(Bytes, HeaderMap),
+    Trailers(HeaderMap),
     /// From an owner that holds back the end until the receipt is durable.
     Live(mpsc::Receiver<Piece>),
     /// An upstream's answer that nobody keeps, as it comes.
@@ -228,6 +232,14 @@ impl ResponseBody {
         B::Error: Into<BoxError>,
     {
         Self::Stream(body.map_err(Into::into).boxed_unsync())
+    }
+
+    /// Puts trailers behind a body that is here.
+    pub fn with_trailers(self, trailers: HeaderMap) -> Self {
+        match self {
+            Self::Whole(bytes) => Self::Trailed(bytes, trailers),
+            other => other,
+        }
     }
 }
 
@@ -273,15 +285,22 @@ impl Body for ResponseBody {
         let polled = match &mut *self {
             Self::Live(pieces) => pieces.poll_recv(context).map(|piece| match piece {
                 Some(Piece::Data(bytes)) => Some(Ok(Frame::data(bytes))),
+                Some(Piece::Trailers(trailers)) => Some(Ok(Frame::trailers(trailers))),
                 Some(Piece::End) => None,
                 None => Some(Err(CutShort.into())),
             }),
             Self::Stream(body) => Pin::new(body).poll_frame(context),
-            Self::Empty | Self::Whole(_) | Self::Broken(_) => {
+            Self::Trailed(bytes, trailers) => {
+                let (bytes, trailers) = (std::mem::take(bytes), std::mem::take(trailers));
+                *self = Self::Trailers(trailers);
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            Self::Empty | Self::Whole(_) | Self::Trailers(_) | Self::Broken(_) => {
                 return Poll::Ready(match std::mem::replace(&mut *self, Self::Empty) {
                     Self::Whole(bytes) => Some(Ok(Frame::data(bytes))),
+                    Self::Trailers(trailers) => Some(Ok(Frame::trailers(trailers))),
                     Self::Broken(error) => Some(Err(error)),
-                    Self::Empty | Self::Live(_) | Self::Stream(_) => None,
+                    Self::Empty | Self::Trailed(..) | Self::Live(_) | Self::Stream(_) => None,
                 });
             }
         };
@@ -291,7 +310,7 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
-            Self::Whole(_) | Self::Live(_) | Self::Broken(_) => false,
+            Self::Whole(_) | Self::Trailed(..) | Self::Trailers(_) | Self::Live(_) | Self::Broken(_) => false,
             Self::Stream(body) => body.is_end_stream(),
         }
     }
@@ -299,8 +318,8 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
-            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Live(_) | Self::Broken(_) => SizeHint::default(),
+            Self::Whole(bytes) | Self::Trailed(bytes, _) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Trailers(_) | Self::Live(_) | Self::Broken(_) => SizeHint::default(),
             Self::Stream(body) => body.size_hint(),
         }
     }

@@ -16,6 +16,7 @@ use crate::retry::decide::Stop;
 use crate::retry::retry_after::seconds_for;
 use crate::server::body::ResponseBody;
 use crate::server::document::Document;
+use crate::upstream::trailer_name;
 
 const OURS: &str = "oncegate-";
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -50,7 +51,7 @@ pub fn upstream(
     method: &Method,
     marks: &Marks,
 ) -> Response<ResponseBody> {
-    drop_ours(&mut headers);
+    let trailers = drop_ours(&mut headers);
     if *method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         // Content-Length stays: it speaks of a body that is not here.
         body = ResponseBody::Empty;
@@ -59,6 +60,9 @@ pub fn upstream(
     }
     if marks.stop.is_some() && !headers.contains_key(RETRY_AFTER) {
         do_not_retry(&mut headers);
+    }
+    if !trailers.is_empty() {
+        body = body.with_trailers(trailers);
     }
     mark(&mut headers, marks);
     headers.insert(SOURCE, HeaderValue::from_static("upstream"));
@@ -122,13 +126,18 @@ fn response(status: StatusCode, headers: HeaderMap, body: ResponseBody) -> Respo
     response
 }
 
-/// What only the gateway may say, an upstream must not seem to say.
-fn drop_ours(headers: &mut HeaderMap) {
+/// What only the gateway may say, an upstream must not seem to say. Trailers that were kept among it are given back.
+fn drop_ours(headers: &mut HeaderMap) -> HeaderMap {
     headers.remove(REPLAYED);
     let ours: Vec<HeaderName> = headers.keys().filter(|name| name.as_str().starts_with(OURS)).cloned().collect();
+    let mut trailers = HeaderMap::new();
     for name in ours {
+        if let Some(trailer) = trailer_name(&name) {
+            trailers.extend(headers.get_all(&name).iter().map(|value| (trailer.clone(), value.clone())));
+        }
         headers.remove(name);
     }
+    trailers
 }
 
 fn mark(headers: &mut HeaderMap, marks: &Marks) {
@@ -298,6 +307,15 @@ mod tests {
         assert_eq!(header(&response, "oncegate-source"), Some("upstream"));
         assert_eq!(header(&response, "idempotency-key"), Some("k-1"));
         assert_eq!((header(&response, "oncegate-x"), header(&response, "idempotent-replayed")), (None, None));
+    }
+
+    #[tokio::test]
+    async fn trailers_that_were_kept_come_behind_the_body() {
+        let response = upstream_says(200, &[("oncegate-trailer-grpc-status", "0")], marks());
+        assert_eq!(header(&response, "oncegate-trailer-grpc-status"), None);
+        let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap();
+        assert_eq!(body.trailers().unwrap()["grpc-status"], "0");
+        assert_eq!(body.to_bytes(), "{}");
     }
 
     #[test]

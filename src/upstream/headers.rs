@@ -43,6 +43,24 @@ pub fn is_hop_by_hop(name: &HeaderName) -> bool {
     )
 }
 
+/// Begins the name under which a trailer stands among the header lines of a kept answer. It is one of our own, so that no
+/// upstream can say it, and an older version of the gateway leaves it out.
+const TRAILER: &str = "oncegate-trailer-";
+
+/// Puts trailers beside the header lines, as they are kept. A name that makes no sense there is left out.
+pub fn keep_trailers(headers: &mut HeaderMap, trailers: &HeaderMap) {
+    for (name, value) in trailers.iter().filter(|(name, _)| kept_for_replay(name)) {
+        if let Ok(name) = HeaderName::try_from(format!("{TRAILER}{name}")) {
+            headers.append(name, value.clone());
+        }
+    }
+}
+
+/// What [`keep_trailers`] put there under `name`.
+pub fn trailer_name(name: &HeaderName) -> Option<HeaderName> {
+    name.as_str().strip_prefix(TRAILER).and_then(|trailer| HeaderName::try_from(trailer).ok())
+}
+
 /// Names that only the gateway may write.
 pub fn is_ours(name: &HeaderName) -> bool {
     name.as_str().starts_with("oncegate-") || name.as_str() == "idempotent-replayed"
@@ -112,7 +130,8 @@ pub fn kept_for_replay(name: &HeaderName) -> bool {
     let of_its_moment =
         matches!(text, "age" | "alt-svc" | "content-length" | "date" | "retry-after" | "server-timing" | "via")
             || ["ratelimit", "x-ratelimit"].iter().any(|start| text.starts_with(start));
-    !(for_one_client || of_its_moment || is_hop_by_hop(name) || is_ours(name))
+    let ours = is_ours(name) && !text.starts_with(TRAILER);
+    !(for_one_client || of_its_moment || is_hop_by_hop(name) || ours)
 }
 
 /// Whether a request line may let its holder in somewhere, so that it is never stored, logged or shown. Known names

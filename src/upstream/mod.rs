@@ -31,8 +31,8 @@ pub use connection::{Connection, HttpError, SendError};
 pub use connector::{ConnectError, Connector, Endpoint, TcpConnector};
 pub use content::SendBody;
 pub use headers::{
-    Hop, connection_names, drop_ours, forwarded, is_credential, is_hop_by_hop, is_ours, kept_for_replay,
-    remove_hop_by_hop,
+    Hop, connection_names, drop_ours, forwarded, is_credential, is_hop_by_hop, is_ours, keep_trailers, kept_for_replay,
+    remove_hop_by_hop, trailer_name,
 };
 pub use received::{BodyError, ReceivedBody};
 pub use wire::{Io, Wire};

@@ -23,6 +23,8 @@ mod crashes;
 mod damage;
 mod encryption;
 mod failures;
+mod grpc;
+mod http2;
 mod joining;
 mod keys;
 mod lookups;
