@@ -23,7 +23,7 @@ use super::connection::{HttpError, MAX_HEAD, SendError};
 use super::content::SendBody;
 use super::upload::Upload;
 use super::wire::{Io, Wire, Written};
-use super::{ConnectError, Endpoint};
+use super::{CAREFUL_IDLE, ConnectError, Endpoint};
 use crate::idleness::{Busy, Idleness};
 use crate::protocol::Protocol;
 
@@ -81,7 +81,12 @@ impl SharedLines {
 
     /// Waits for whoever is opening a connection, where that may help.
     pub(super) async fn turn(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
-        if self.unlikely.load(Ordering::Relaxed) { None } else { Some(self.opening.lock().await) }
+        let helps = || !self.unlikely.load(Ordering::Relaxed);
+        if !helps() {
+            return None;
+        }
+        // Whoever was before us may have learned that it does not.
+        Some(self.opening.lock().await).filter(|_| helps())
     }
 
     /// Lets others use a connection.
@@ -102,6 +107,8 @@ pub(super) struct SharedLine {
     written: Written,
     opened: Instant,
     carried: AtomicBool,
+    /// No request is begun here any more.
+    retired: AtomicBool,
     /// When the upstream last showed that it is there.
     heard: Mutex<Instant>,
     idleness: Arc<Idleness>,
@@ -129,6 +136,7 @@ impl SharedLine {
             written: wire.written,
             opened: now,
             carried: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
             heard: Mutex::new(now),
             idleness,
         };
@@ -142,10 +150,19 @@ impl SharedLine {
         Ok(())
     }
 
-    /// Whether the upstream still takes requests here: it did not close, and it did not say that it is going away.
+    /// Whether the upstream still takes requests here: it did not close, it did not say that it is going away, and it is
+    /// not silent.
     fn is_alive(&self) -> bool {
         let ready = self.sender.clone().poll_ready(&mut Context::from_waker(Waker::noop()));
-        matches!(ready, Poll::Ready(Ok(())))
+        matches!(ready, Poll::Ready(Ok(()))) && !self.retired.load(Ordering::Relaxed)
+    }
+
+    /// Nothing has come since then, though something should have: the way may be cut, and other requests must not wait
+    /// for the kernel to find out.
+    fn doubt(&self, since: Instant) {
+        if self.heard() < since {
+            self.retired.store(true, Ordering::Relaxed);
+        }
     }
 
     /// A place for one more request, if the upstream lets us have it.
@@ -193,7 +210,12 @@ impl Slot {
 
     /// Whether the upstream was heard of within `longest`, or answers a ping within `patience`.
     pub(super) async fn is_sound(&self, longest: Duration, patience: Duration) -> bool {
-        self.line.heard().elapsed() < longest || matches!(timeout(patience, self.line.ask()).await, Ok(Ok(())))
+        let heard = self.line.heard();
+        if heard.elapsed() < longest || matches!(timeout(patience, self.line.ask()).await, Ok(Ok(()))) {
+            return true;
+        }
+        self.line.doubt(Instant::now());
+        false
     }
 
     /// As [`Connection::send`](super::Connection::send), except that only the stream ends with an error.
@@ -203,7 +225,11 @@ impl Slot {
         let mut sender = self.line.sender.clone();
         let (answer, stream) = sender.send_request(head, body.is_none()).map_err(|error| self.not_sent(error))?;
         let upload = body.map(|body| Upload::new(stream, body));
-        match exchange(answer, upload).await {
+        let waiting = Waiting { line: Arc::clone(&self.line), since: Instant::now() };
+        let answered = exchange(answer, upload).await;
+        self.line.hear();
+        drop(waiting);
+        match answered {
             Ok((response, upload)) => Ok(self.receive(response, upload)),
             Err(error) => Err(self.unanswered(error, before)),
         }
@@ -250,11 +276,24 @@ impl Slot {
     }
 
     fn receive(self, response: Response<RecvStream>, upload: Option<Upload>) -> Response<StreamBody> {
-        self.line.hear();
         // A client that reads after it has written all must not wait for itself.
         let upload = upload.map(|upload| AbortOnDropHandle::new(tokio::spawn(upload)));
         let length = response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         response.map(|stream| StreamBody { stream, left: length, line: self.line, _busy: self.busy, _upload: upload })
+    }
+}
+
+/// A request without an answer so far. Whoever gives one up after a while leaves a connection on which nothing came.
+struct Waiting {
+    line: Arc<SharedLine>,
+    since: Instant,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.since.elapsed() >= CAREFUL_IDLE {
+            self.line.doubt(self.since);
+        }
     }
 }
 
@@ -301,6 +340,13 @@ impl StreamBody {
                 let trailers = ready!(self.stream.poll_trailers(cx));
                 Poll::Ready(trailers.transpose().map(|trailers| trailers.map(Frame::trailers)))
             }
+        }
+    }
+
+    /// Nothing came for `limit`.
+    pub(super) fn give_up(&self, limit: Duration) {
+        if let Some(since) = Instant::now().checked_sub(limit) {
+            self.line.doubt(since);
         }
     }
 

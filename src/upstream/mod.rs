@@ -103,7 +103,8 @@ impl Client {
     /// # Errors
     /// No connection could be made. All variants mean that nothing was sent.
     pub async fn checkout(&self, freshness: Freshness) -> Result<Connection, ConnectError> {
-        let since = (freshness == Freshness::Fresh).then(Instant::now);
+        // Whoever could not use what is there has no use for it later either.
+        let since = (freshness != Freshness::Reuse).then(Instant::now);
         if let Some(connection) = self.reuse(freshness).await {
             return Ok(connection);
         }

@@ -99,10 +99,10 @@ impl ReceivedBody {
 
 impl Source {
     /// Closes the connection, or resets the stream when its owner drops it.
-    fn give_up(&mut self) {
+    fn give_up(&mut self, limit: Duration) {
         match self {
             Self::Line(body) => body.line = None,
-            Self::Stream(_) => {}
+            Self::Stream(body) => body.give_up(limit),
         }
     }
 }
@@ -149,8 +149,9 @@ impl Body for ReceivedBody {
             return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Cut)));
         }
         ready!(this.idle.poll_elapsed(cx));
-        this.source.give_up();
-        Poll::Ready(Some(Err(BodyError::Idle { limit: this.idle.limit })))
+        let limit = this.idle.limit;
+        this.source.give_up(limit);
+        Poll::Ready(Some(Err(BodyError::Idle { limit })))
     }
 
     fn is_end_stream(&self) -> bool {

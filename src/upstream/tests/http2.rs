@@ -306,6 +306,25 @@ async fn giving_up_resets_the_stream_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_connection_that_went_silent_is_left() {
+    let mut peer = Peer::plays(|line: Line| async move {
+        tokio::spawn(async move {
+            let mut raw = Raw(line.stream);
+            raw.request().await;
+            // Open, and nobody reads or writes any more.
+            std::future::pending::<()>().await;
+        });
+    })
+    .await;
+    let client = over_http2(&peer);
+    for _ in 0..2 {
+        assert!(timeout(2 * CAREFUL_IDLE, send(&client, post())).await.is_err());
+        peer.sees(Seen::Connected).await;
+    }
+    assert!(client.shared.slot(None).is_none());
+}
+
+#[tokio::test]
 async fn a_body_cut_short_says_so() {
     let (peer, mut asked, _) = service(10).await;
     let client = over_http2(&peer);
