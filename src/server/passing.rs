@@ -33,9 +33,18 @@ impl Complaint {
 }
 
 /// A body with a limit on its size and on the time between two of its pieces.
+///
+/// In HTTP/2 the end comes apart from the last byte. That byte is held until then: an upstream that knows the length
+/// would answer at once, and the stream of a client that has not finished would be reset under it.
 pub struct Passing<B> {
     body: B,
     size: u64,
+    /// By its length, if it has one.
+    declared: Option<u64>,
+    held: Option<Frame<Bytes>>,
+    /// What came behind a piece that was held.
+    trailers: Option<Frame<Bytes>>,
+    ended: bool,
     limit: u64,
     idle: Duration,
     stall: Option<Pin<Box<Sleep>>>,
@@ -55,12 +64,52 @@ where
         if body.size_hint().lower() > limit {
             return Err(BodyError::TooLarge { limit });
         }
-        Ok(Self { body, size: 0, limit, idle, stall: None, complaint: Complaint::default() })
+        let declared = body.size_hint().exact();
+        let complaint = Complaint::default();
+        Ok(Self {
+            body,
+            size: 0,
+            declared,
+            held: None,
+            trailers: None,
+            ended: false,
+            limit,
+            idle,
+            stall: None,
+            complaint,
+        })
     }
 
     /// Where to ask what was wrong, once the body is on its way.
     pub fn complaint(&self) -> Complaint {
         self.complaint.clone()
+    }
+
+    /// The next piece as it came; none of it stays out for longer than the idle time.
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Stopped>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+            self.stall = None;
+            return Poll::Ready(frame.map(|frame| self.measure(frame)));
+        }
+        let stall = self.stall.get_or_insert_with(|| Box::pin(sleep(self.idle)));
+        ready!(stall.as_mut().poll(context));
+        Poll::Ready(Some(Err(self.complaint.note(BodyError::Stalled(self.idle)))))
+    }
+
+    /// The piece that was held, once the end behind it is here.
+    fn poll_held(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Stopped>>> {
+        while let Some(frame) = ready!(self.poll_piece(context)).transpose()? {
+            if frame.is_trailers() {
+                self.trailers = Some(frame);
+                break;
+            }
+        }
+        self.ended = true;
+        Poll::Ready(self.held.take().map(Ok))
+    }
+
+    fn is_last(&self, frame: &Frame<Bytes>) -> bool {
+        frame.is_data() && self.declared == Some(self.size) && !self.body.is_end_stream()
     }
 
     fn measure(&mut self, frame: Result<Frame<Bytes>, B::Error>) -> Result<Frame<Bytes>, Stopped> {
@@ -83,21 +132,28 @@ where
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Stopped>>> {
         let this = &mut *self;
-        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
-            this.stall = None;
-            return Poll::Ready(frame.map(|frame| this.measure(frame)));
+        if this.held.is_some() {
+            return this.poll_held(context);
         }
-        let stall = this.stall.get_or_insert_with(|| Box::pin(sleep(this.idle)));
-        ready!(stall.as_mut().poll(context));
-        Poll::Ready(Some(Err(this.complaint.note(BodyError::Stalled(this.idle)))))
+        if this.ended {
+            return Poll::Ready(this.trailers.take().map(Ok));
+        }
+        match ready!(this.poll_piece(context)) {
+            Some(Ok(frame)) if this.is_last(&frame) => {
+                this.held = Some(frame);
+                this.poll_held(context)
+            }
+            frame => Poll::Ready(frame),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.held.is_none() && self.trailers.is_none() && (self.ended || self.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.declared
+            .map_or_else(|| self.body.size_hint(), |declared| SizeHint::with_exact(declared - self.size.min(declared)))
     }
 }
 
@@ -142,6 +198,51 @@ mod tests {
         assert_eq!(passing.size_hint().exact(), Some(8));
         assert_eq!(passing.collect().await.unwrap().to_bytes(), "12345678");
         assert!(complaint.take().is_none());
+    }
+
+    /// Four bytes of a known length, and an end that comes apart from them.
+    struct Late {
+        pieces: mpsc::Receiver<Piece>,
+        left: u64,
+    }
+
+    impl Body for Late {
+        type Data = Bytes;
+        type Error = BoxError;
+
+        fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+            match ready!(self.pieces.poll_recv(cx)) {
+                Some(Piece::Data(piece)) => {
+                    self.left -= piece.len() as u64;
+                    Poll::Ready(Some(Ok(Frame::data(piece))))
+                }
+                Some(Piece::Trailers(trailers)) => Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
+                Some(Piece::End) | None => Poll::Ready(None),
+            }
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            SizeHint::with_exact(self.left)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_byte_waits_for_the_end() {
+        for trailers in [None, Some(http::HeaderMap::from_iter([(http::header::ETAG, "1".parse().unwrap())]))] {
+            let (sender, pieces) = mpsc::channel(16);
+            let mut passing = Passing::new(Late { pieces, left: 4 }, 8, IDLE).unwrap();
+            for piece in ["ab", "cd"] {
+                sender.try_send(Piece::Data(Bytes::from_static(piece.as_bytes()))).unwrap();
+            }
+            assert_eq!(passing.frame().await.unwrap().unwrap().into_data().unwrap(), "ab");
+            assert!(tokio::time::timeout(IDLE / 2, passing.frame()).await.is_err());
+            for piece in trailers.clone().map(Piece::Trailers).into_iter().chain([Piece::End]) {
+                sender.try_send(piece).unwrap();
+            }
+            let rest = passing.collect().await.unwrap();
+            assert_eq!(rest.trailers(), trailers.as_ref());
+            assert_eq!(rest.to_bytes(), "cd");
+        }
     }
 
     #[test]
