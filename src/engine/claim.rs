@@ -49,7 +49,6 @@ impl Engine {
         let patience = (Instant::now() + named.call.route.in_flight_wait).min(named.call.deadline);
         loop {
             let passenger = match self.shared.flights.enter(named.id, named.identity.fingerprint) {
-                Seat::OtherRequest => return refusal::other_request(&named).answer(),
                 Seat::Pilot(pilot) => return self.take_off(pilot, named).await,
                 Seat::Unsettled(end) => return self.stored_receipt(&named).await.unwrap_or(end).answer(),
                 Seat::Passenger(passenger) => passenger,

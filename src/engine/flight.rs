@@ -1,5 +1,6 @@
-//! Callers of one key in this process share one flight: the first flies, the others wait for where it lands.
+//! Callers of one request in this process share one flight: the first flies, the others wait for where it lands.
 //!
+//! Another request with the same key has a flight of its own: whose the key is, the record says and no flight can know.
 //! Nobody polls: a flight is a watch channel. The map is shared by all runtime threads. A flight whose receipt the store
 //! has not taken stays on the map when it has landed: nobody else knows what came of it.
 
@@ -25,11 +26,13 @@ enum Phase {
 
 /// All flights of this process.
 #[derive(Clone, Default)]
-pub struct Flights(Arc<Mutex<HashMap<OperationId, Flight>>>);
+pub struct Flights(Arc<Mutex<HashMap<Name, Flight>>>);
+
+/// What a flight is known by: the operation, and the request that is to be made under its key.
+type Name = (OperationId, Fingerprint);
 
 #[derive(Clone)]
 struct Flight {
-    fingerprint: Fingerprint,
     phase: watch::Receiver<Phase>,
     /// Its receipt is still to be taken by the store.
     is_unsettled: bool,
@@ -39,54 +42,54 @@ struct Flight {
 
 /// What a caller finds who wants to fly.
 pub enum Seat {
-    /// Nobody flies with this key: fly.
+    /// Nobody flies with this request: fly.
     Pilot(Pilot),
     /// Wait for the pilot.
     Passenger(Passenger),
     /// It has landed, and the store does not know yet.
     Unsettled(Arc<Conclusion>),
-    /// A flight with this key carries another request.
-    OtherRequest,
 }
 
 impl Flights {
     pub fn enter(&self, id: OperationId, fingerprint: Fingerprint) -> Seat {
+        let name = (id, fingerprint);
         let mut flights = self.lock();
-        match flights.entry(id) {
-            Entry::Occupied(flight) if flight.get().fingerprint != fingerprint => Seat::OtherRequest,
+        match flights.entry(name) {
             Entry::Occupied(flight) => match &flight.get().landed {
                 Some(conclusion) => Seat::Unsettled(conclusion.clone()),
                 None => Seat::Passenger(Passenger { phase: flight.get().phase.clone() }),
             },
             Entry::Vacant(free) => {
                 let (sender, phase) = watch::channel(Phase::Claiming);
-                free.insert(Flight { fingerprint, phase, is_unsettled: false, landed: None });
-                Seat::Pilot(Pilot { id, flights: self.clone(), phase: sender, landed: false })
+                free.insert(Flight { phase, is_unsettled: false, landed: None });
+                Seat::Pilot(Pilot { name, flights: self.clone(), phase: sender, landed: false })
             }
         }
     }
 
     /// The running flight of an operation, for those who only want to see it land.
-    pub fn watch(&self, id: OperationId) -> Option<Passenger> {
+    pub fn watch(&self, id: OperationId, fingerprint: Fingerprint) -> Option<Passenger> {
         let flights = self.lock();
-        flights.get(&id).map(|flight| Passenger { phase: flight.phase.clone() })
+        flights.get(&(id, fingerprint)).map(|flight| Passenger { phase: flight.phase.clone() })
     }
 
     /// Takes a flight off the map. Its passengers still wait for it; whoever comes next may fly. One that has landed is
     /// as good as settled.
-    pub fn give_up(&self, id: OperationId) {
+    pub fn give_up(&self, id: OperationId, fingerprint: Fingerprint) {
+        let name = (id, fingerprint);
         let mut flights = self.lock();
-        if flights.get(&id).is_some_and(|flight| flight.landed.is_none()) {
-            flights.remove(&id);
+        if flights.get(&name).is_some_and(|flight| flight.landed.is_none()) {
+            flights.remove(&name);
         }
     }
 
     /// Keeps a running flight on the map beyond its landing, for as long as the answer is held.
-    pub fn hold(&self, id: OperationId) -> Unsettled {
-        if let Some(flight) = self.lock().get_mut(&id) {
+    pub fn hold(&self, id: OperationId, fingerprint: Fingerprint) -> Unsettled {
+        let name = (id, fingerprint);
+        if let Some(flight) = self.lock().get_mut(&name) {
             flight.is_unsettled = true;
         }
-        Unsettled { id, flights: self.clone() }
+        Unsettled { name, flights: self.clone() }
     }
 
     /// Off the map before anybody is told, so that whoever comes after the landing asks the store. Another pilot may
@@ -94,43 +97,43 @@ impl Flights {
     fn land(&self, pilot: &Pilot, conclusion: Option<&Arc<Conclusion>>) {
         let own = pilot.phase.subscribe();
         let mut flights = self.lock();
-        match flights.get_mut(&pilot.id).filter(|flight| flight.phase.same_channel(&own)) {
+        match flights.get_mut(&pilot.name).filter(|flight| flight.phase.same_channel(&own)) {
             Some(flight) if flight.is_unsettled && conclusion.is_some() => flight.landed = conclusion.cloned(),
-            Some(_) => drop(flights.remove(&pilot.id)),
+            Some(_) => drop(flights.remove(&pilot.name)),
             None => {}
         }
     }
 
-    fn settle(&self, id: OperationId) {
+    fn settle(&self, name: Name) {
         let mut flights = self.lock();
-        match flights.get_mut(&id) {
-            Some(flight) if flight.landed.is_some() => drop(flights.remove(&id)),
+        match flights.get_mut(&name) {
+            Some(flight) if flight.landed.is_some() => drop(flights.remove(&name)),
             Some(flight) => flight.is_unsettled = false,
             None => {}
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<OperationId, Flight>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Name, Flight>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Held by whoever still brings the receipt to the store. Every exit takes a landed flight off the map.
 pub struct Unsettled {
-    id: OperationId,
+    name: Name,
     flights: Flights,
 }
 
 impl Drop for Unsettled {
     fn drop(&mut self) {
-        self.flights.settle(self.id);
+        self.flights.settle(self.name);
     }
 }
 
 /// The right to fly. Every exit ends the flight: landing tells the passengers; a drop (panic, cancellation) closes the
 /// channel, and they are told that it was lost.
 pub struct Pilot {
-    id: OperationId,
+    name: Name,
     flights: Flights,
     phase: watch::Sender<Phase>,
     landed: bool,

@@ -102,7 +102,7 @@ impl Engine {
             },
             room @ (Room::Left | Room::NoneLeft) => room,
         };
-        if room == Room::Left || self.shared.flights.watch(named.id).is_some() {
+        if room == Room::Left || self.shared.flights.watch(named.id, named.identity.fingerprint).is_some() {
             return Ok(None);
         }
         let is_new = self.store.read(named.id).await?.is_none();

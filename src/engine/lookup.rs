@@ -33,7 +33,7 @@ impl Engine {
             if view.operation.is_ownerless(view.now) || Instant::now() >= until {
                 return Ok(view);
             }
-            match self.shared.flights.watch(id) {
+            match self.shared.flights.watch(id, view.operation.identity.fingerprint) {
                 Some(passenger) => drop(passenger.landing(until).await),
                 None => tokio::time::sleep_until(until.min(Instant::now() + POLL)).await,
             }

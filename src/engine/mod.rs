@@ -210,7 +210,7 @@ impl Engine {
     }
 
     async fn answers_without_sending(&self, named: &NamedCall) -> Result<bool, StoreError> {
-        if self.shared.flights.watch(named.id).is_some() {
+        if self.shared.flights.watch(named.id, named.identity.fingerprint).is_some() {
             return Ok(true);
         }
         let rule = named.resend_rule();

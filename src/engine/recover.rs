@@ -32,7 +32,7 @@ impl Engine {
         let Some(found) = read? else { return Ok(()) };
         let operation = found.operation;
         if self.is_long_lost(&operation) {
-            self.shared.flights.give_up(id);
+            self.shared.flights.give_up(id, operation.identity.fingerprint);
         }
         let Seat::Pilot(pilot) = self.shared.flights.enter(id, operation.identity.fingerprint) else { return Ok(()) };
         let request = self.kept_request(id).await?;

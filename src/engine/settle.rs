@@ -269,7 +269,8 @@ impl Run<'_> {
 
     /// As `keep_writing`; meanwhile whoever repeats the call here is told what came of it.
     pub(super) fn keep_settling(&self, word: LastWord) {
-        let held = self.engine.shared.flights.hold(self.owner.operation.id);
+        let Operation { id, identity, .. } = &self.owner.operation;
+        let held = self.engine.shared.flights.hold(*id, identity.fingerprint);
         let writing = word.keep_writing(self.owner.clone());
         self.engine.shared.tasks.spawn(async move {
             writing.await;

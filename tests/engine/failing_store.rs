@@ -4,7 +4,6 @@ use oncegate::engine::answer::Execution;
 use oncegate::engine::problem::Code;
 use oncegate::operation::{Cause, EventKind, State, StateName as S};
 
-use crate::rig::gateway::id;
 use crate::rig::store::TIMEOUT;
 use crate::rig::{Act, Ask, Fault, Gateway, Setup, Step, answers, ms, secs};
 
@@ -218,7 +217,7 @@ async fn who_repeats_a_call_without_a_kept_receipt_is_told_its_answer_until_one_
     gateway.is_idle().await;
     let kept = gateway.call("k").await;
     assert_eq!((kept.says(), kept.marks.receipt_none), ((200, "charged", true), false));
-    assert!(gateway.engine.shared().flights.watch(id("k")).is_none());
+    assert!(!gateway.is_flying("k").await);
     assert_eq!(gateway.upstream.seen().len(), 1);
 }
 

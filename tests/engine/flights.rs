@@ -4,8 +4,9 @@ use oncegate::engine::problem::Code;
 use oncegate::operation::StateName as S;
 use oncegate::retry::decide::Stop;
 
-use crate::rig::gateway::id;
-use crate::rig::{Act, Ask, Gateway, Setup, Step, Told, answers, ms, secs};
+use crate::rig::{Act, Ask, Fault, Gateway, Setup, Step, Told, answers, ms, secs};
+
+const OTHER: &str = "{\"amount\": 2}";
 
 async fn hundred(gateway: &Gateway) -> Vec<Told> {
     let callers: Vec<_> = (0..100).map(|_| gateway.caller(Ask::keyed("k"))).collect();
@@ -24,7 +25,7 @@ async fn a_hundred_callers_make_one_call_and_ask_the_store_once() {
     assert_eq!(told.iter().filter(|told| !told.marks.replayed).count(), 1);
     assert_eq!(gateway.upstream.seen().len(), 1);
     assert_eq!(gateway.store.steps(), [Step::Claim, Step::To(S::Sent), Step::To(S::Succeeded)]);
-    assert!(gateway.engine.shared().flights.watch(id("k")).is_none());
+    assert!(!gateway.is_flying("k").await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -70,18 +71,45 @@ async fn a_joiner_in_another_process_waits_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_request_with_the_same_key_is_refused_without_a_look_at_the_store() {
+async fn another_request_with_the_same_key_is_refused_at_once() {
     let gateway = Gateway::before(vec![answers(200).after(secs(5)).into()], Setup::UNSAFE);
     let first = gateway.caller(Ask::keyed("k"));
     gateway.upstream.has_seen(1).await;
-    let steps = gateway.store.steps().len();
-    let told = gateway.ask(Ask::keyed("k").body("{\"amount\": 2}")).await;
+    let told = gateway.ask(Ask::keyed("k").body(OTHER)).await;
     assert_eq!((told.problem(), told.at), ((422, Some(Code::KeyReused)), ms(0)));
-    assert_eq!(gateway.store.steps().len(), steps);
 
     assert_eq!(first.await.unwrap().status, 200);
-    let told = gateway.ask(Ask::keyed("k").body("{\"amount\": 2}")).await;
-    assert_eq!(told.problem(), (422, Some(Code::KeyReused)));
+    assert_eq!(gateway.ask(Ask::keyed("k").body(OTHER)).await.problem(), (422, Some(Code::KeyReused)));
+    assert_eq!(gateway.upstream.seen().len(), 1);
+}
+
+/// Whose a key is, the record says: whoever asks first at the moment may be the one who is wrong.
+#[tokio::test(start_paused = true)]
+async fn a_wrong_request_on_its_way_takes_the_key_from_nobody() {
+    let gateway = Gateway::before(vec![answers(200).body("charged").into()], Setup::UNSAFE);
+    assert_eq!(gateway.call("k").await.status, 200);
+    gateway.store.fails(Step::Claim, Fault::Slow(ms(500)), 1);
+    let wrong = gateway.caller(Ask::keyed("k").body(OTHER));
+    gateway.at(ms(100)).await;
+    let right = gateway.call("k").await;
+    assert_eq!((right.says(), right.at), ((200, "charged", true), ms(100)));
+    assert_eq!(wrong.await.unwrap().problem(), (422, Some(Code::KeyReused)));
+
+    gateway.store.goes_away();
+    let wrong = gateway.caller(Ask::keyed("k").body(OTHER));
+    gateway.at(ms(600)).await;
+    assert_eq!(gateway.call("k").await.problem(), (503, Some(Code::StoreUnavailable)));
+    assert_eq!(wrong.await.unwrap().problem(), (503, Some(Code::StoreUnavailable)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_requests_with_one_new_key_one_is_made() {
+    let gateway = Gateway::before(vec![], Setup::UNSAFE);
+    gateway.store.fails(Step::Claim, Fault::Slow(ms(500)), 1);
+    let slow = gateway.caller(Ask::keyed("k").body(OTHER));
+    gateway.at(ms(100)).await;
+    assert_eq!(gateway.call("k").await.says(), (201, "says 201", false));
+    assert_eq!(slow.await.unwrap().problem(), (422, Some(Code::KeyReused)));
     assert_eq!(gateway.upstream.seen().len(), 1);
 }
 
@@ -109,5 +137,5 @@ async fn a_task_that_breaks_leaves_nothing_behind_but_its_lease() {
     assert_eq!(told.says(), (200, "charged", false));
     assert!(told.at >= secs(10) && told.at < secs(12), "after the lease: {:?}", told.at);
     assert_eq!(gateway.upstream.seen().len(), 1);
-    assert!(gateway.engine.shared().flights.watch(id("k")).is_none());
+    assert!(!gateway.is_flying("k").await);
 }

@@ -6,7 +6,7 @@ use oncegate::operation::{Cause, State, StateName as S};
 use oncegate::store::Store;
 
 use crate::rig::gateway::id;
-use crate::rig::{Act, Ask, Gateway, Setup, answers, secs};
+use crate::rig::{Act, Ask, Fault, Gateway, Setup, Step, answers, ms, secs};
 
 const UNSAFE: Setup = Setup { lease: "1s", ..Setup::UNSAFE };
 const WITH_KEY: Setup = Setup { lease: "1s", ..Setup::WITH_KEY };
@@ -40,6 +40,18 @@ async fn a_call_that_may_not_be_repeated_is_unknown() {
     assert!(matches!(worker.kept("k").await.unwrap().operation.state, State::Unknown { cause: Cause::OwnerLost, .. }));
     assert_eq!(worker.call("k").await.problem(), (409, Some(Code::OutcomeUnknown)));
     assert_eq!(worker.upstream.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_request_on_its_way_does_not_hold_it_up() {
+    let worker = after_a_crash_in_mid_call(WITH_KEY, Ask::keyed("k")).await;
+    worker.store.fails(Step::Claim, Fault::Slow(ms(500)), 1);
+    let wrong = worker.caller(Ask::keyed("k").body("{}"));
+    worker.at(secs(2) + ms(100)).await;
+    worker.sweep().await;
+    worker.is_idle().await;
+    assert_eq!(worker.upstream.seen().len(), 2);
+    assert_eq!(wrong.await.unwrap().problem(), (422, Some(Code::KeyReused)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -150,6 +150,12 @@ impl Gateway {
         timeout(Duration::from_secs(3600), reached).await.unwrap_or_else(|_| panic!("never {state}"));
     }
 
+    /// Whether callers of this key would share a flight with one who is on his way.
+    pub async fn is_flying(&self, key: &str) -> bool {
+        let fingerprint = self.kept(key).await.unwrap().operation.identity.fingerprint;
+        self.engine.shared().flights.watch(id(key), fingerprint).is_some()
+    }
+
     /// Returns when no task of this gateway's engine is left.
     pub async fn is_idle(&self) {
         let tasks = &self.engine.shared().tasks;
