@@ -2,10 +2,12 @@
 
 use std::env;
 use std::error::Error;
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 use oncegate::command::{Arguments, Process};
+use oncegate::telemetry::StandardError;
 
 /// A request is many small allocations of one thread; this allocator makes them for a third less time than the system's.
 #[global_allocator]
@@ -24,13 +26,13 @@ fn main() -> ExitCode {
     })
 }
 
-/// The error and what it came from, in one paragraph.
+/// The error and what it came from, in one paragraph. The exit code says the rest to whoever cannot read it.
 fn complain(error: &dyn Error) {
-    eprint!("oncegate: {error}");
+    let mut text = format!("oncegate: {error}");
     let mut cause = error.source();
     while let Some(source) = cause {
-        eprint!(": {source}");
+        text.push_str(&format!(": {source}"));
         cause = source.source();
     }
-    eprintln!();
+    writeln!(StandardError, "{text}").unwrap_or_default();
 }

@@ -3,6 +3,8 @@
 //! Standard output stays free for what commands print. Control characters in a value are escaped, so that nothing that
 //! came from a client can write to the terminal of whoever reads the log.
 
+mod output;
+
 use std::fmt::{self, Debug};
 use std::io::{self, IsTerminal};
 
@@ -13,6 +15,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::config::{Log, LogFormat};
+pub use output::{StandardError, lost_lines};
 
 /// The log was set up before.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +28,7 @@ pub struct AlreadySetUp(#[from] tracing::subscriber::SetGlobalDefaultError);
 /// It was called before.
 pub fn init(log: &Log) -> Result<(), AlreadySetUp> {
     let is_terminal = io::stderr().is_terminal();
-    tracing::subscriber::set_global_default(subscriber(log, is_terminal, io::stderr))?;
+    tracing::subscriber::set_global_default(subscriber(log, is_terminal, || StandardError))?;
     Ok(())
 }
 
@@ -34,6 +37,8 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let lines = tracing_subscriber::fmt().with_max_level(log.level).with_target(false).with_writer(writer);
+    // It would tell them by a way that panics where standard error cannot be written.
+    let lines = lines.log_internal_errors(false);
     let is_pretty = match log.format {
         LogFormat::Auto => is_terminal,
         LogFormat::Pretty => true,

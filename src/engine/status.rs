@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::engine::answer::Unguarded;
 use crate::engine::unreadable::{UnreadableCounts, UnreadableParts};
 use crate::operation::KeySource;
+use crate::telemetry::lost_lines;
 
 /// The state of this process.
 #[derive(Debug)]
@@ -52,8 +53,10 @@ impl Status {
         let mut warnings: Vec<String> = locked(&self.warnings).values().flatten().cloned().collect();
         warnings.extend(routes.iter().filter_map(|(name, route)| route.warning(name)));
         warnings.extend(self.unreadable.warning());
-        let (uptime, unreadable) = (self.started.elapsed(), self.unreadable.counts());
-        Snapshot { uptime_seconds: uptime.as_secs(), routes, unreadable, warnings }
+        let (uptime_seconds, unreadable) = (self.started.elapsed().as_secs(), self.unreadable.counts());
+        let lost_log_lines = lost_lines();
+        warnings.extend(lost_log_warning(lost_log_lines));
+        Snapshot { uptime_seconds, routes, unreadable, lost_log_lines, warnings }
     }
 }
 
@@ -61,6 +64,12 @@ impl Default for Status {
     fn default() -> Self {
         Self::new()
     }
+}
+
+fn lost_log_warning(lines: u64) -> Option<String> {
+    (lines > 0).then(|| {
+        format!("{lines} lines of the log are lost: standard error is closed or full, or its reader stands still")
+    })
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -172,6 +181,8 @@ pub struct Snapshot {
     pub routes: BTreeMap<String, RouteSnapshot>,
     /// Stored parts that were found damaged, or encrypted with a key that is not here.
     pub unreadable: UnreadableCounts,
+    /// Lines of the log that standard error did not take.
+    pub lost_log_lines: u64,
     pub warnings: Vec<String>,
 }
 

@@ -27,6 +27,7 @@ mod grpc;
 mod http2;
 mod joining;
 mod keys;
+mod log;
 mod lookups;
 mod lost_memory;
 mod receipts;

@@ -90,6 +90,14 @@ impl Settings {
         self.behind("mount --bind \"$0\" /proc/uptime", file)
     }
 
+    /// Whoever reads its log goes away when it is ready.
+    pub fn read_until_ready(mut self) -> Self {
+        let reader = "grep -m 1 '\"message\":\"ready\"' pipe >&2";
+        let script = format!("mkfifo pipe 2>&-; {reader} & exec \"$@\" 2>pipe");
+        self.wrapper = ["sh", "-c", &script, "sh"].map(str::to_owned).into();
+        self.environment("PATH", "/usr/bin:/bin")
+    }
+
     fn behind(mut self, mount: &str, place: &Path) -> Self {
         let mount = format!("{mount} && exec \"$@\"");
         let wrapper = ["unshare", "--map-root-user", "--mount", "sh", "-c", &mount];
