@@ -20,6 +20,15 @@ pub struct Change {
     pub request: RequestChange,
 }
 
+impl Change {
+    /// Whether a run begins with it. Somebody waits for that, and is told in the end that nothing was sent: a store that
+    /// takes it after he has gone would make that untrue.
+    pub fn begins_run(&self) -> bool {
+        let kind = self.event.as_ref().map(|event| event.kind);
+        matches!(kind, Some(EventKind::Claimed | EventKind::ClaimedAgain | EventKind::TakenOver))
+    }
+}
+
 /// What becomes of the stored request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestChange {

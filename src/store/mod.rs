@@ -199,7 +199,8 @@ pub trait Store: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
 
     /// Creates the record of `change` if its key has none. With `alike`, also looks for an identical unnamed call that
-    /// stands in the way; `past` names one that the caller has already looked at.
+    /// stands in the way; `past` names one that the caller has already looked at. Like each step that begins a run, it is
+    /// not made after its caller was told `Timeout`, but for what had begun by then.
     async fn claim(&self, change: &Change, past: Option<OperationId>) -> Result<Claimed, StoreError>;
 
     /// Replaces a record that is still what `change.expected` says: owner, token and revision.

@@ -1,11 +1,16 @@
 -- Creates a record if its key has none.
 -- KEYS: record, receipt, request, events, schedule, creation index, open, marker; for an unnamed call also its
 --       look-alikes.
--- ARGV: write id, record, id, created at, due ('' never), event ('' none), request ('' none), scope, epoch;
+-- ARGV: write id, record, id, created at, due ('' never), event ('' none), request ('' none), scope, epoch, last moment;
 --       for an unnamed call also now, its own end as a look-alike ('' none), the id that may be passed by ('' none).
 -- Replies the write id alone if the record is this claim's; else the write id, what stands there, and what is known.
-local write, record, id, created, due, event, request, scope, epoch = unpack(ARGV, 1, 9)
-local alike, now, till, past = KEYS[9], ARGV[10], ARGV[11], ARGV[12]
+local write, record, id, created, due, event, request, scope, epoch, last = unpack(ARGV, 1, 10)
+local alike, now, till, past = KEYS[9], ARGV[11], ARGV[12], ARGV[13]
+
+local late = passed(last)
+if late then
+  return {write, 'late', late}
+end
 
 -- A bucket that has forgotten the epoch has forgotten its records: the key may have run.
 if redis.call('GET', KEYS[8]) ~= epoch then

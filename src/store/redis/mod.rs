@@ -45,7 +45,7 @@ use self::fleet_time::{FleetTime, Shift};
 use self::keeper::Terms;
 use self::keys::{Index, Keys, Part};
 use self::replicas::must_last;
-use self::replies::Claiming;
+use self::replies::{Claiming, Writing};
 use self::scripts::{CLAIM, Call, REMEMBER, Request, TIME, WRITE};
 use self::wire::Wiring;
 use crate::clock::{Timestamp, millis};
@@ -164,17 +164,24 @@ impl RedisStore {
         &self,
         change: &Change,
         past: Option<OperationId>,
+        last: Timestamp,
         deadline: Instant,
     ) -> Result<(Claiming, Done), StoreError> {
         let write = change.operation.fence.write;
-        let request = self.claim_call(change, past)?.into();
+        let request = self.claim_call(change, past, last)?.into();
         let asking = self
             .connection
             .ask_placed(deadline, &request, |reply| replies::claiming(&self.sealer, reply, change.operation.id, write));
         crash_point::midway(Point::StoreAsked, asking).await.inspect(|_| crash_point::reached(Point::StoreDone))
     }
 
-    fn claim_call(&self, change: &Change, past: Option<OperationId>) -> Result<Call, StoreError> {
+    /// Up to when a step that begins a run may be made, by the server's clock as it was `told` or as it is known here.
+    fn last_moment(&self, told: Option<Timestamp>, deadline: Instant) -> Timestamp {
+        let clock = told.unwrap_or_else(|| self.connection.now());
+        clock.after(deadline.saturating_duration_since(Instant::now()))
+    }
+
+    fn claim_call(&self, change: &Change, past: Option<OperationId>, last: Timestamp) -> Result<Call, StoreError> {
         let operation = &change.operation;
         let record = record::encode(operation)?;
         let event = encoded(&self.sealer, operation.id, change.event.as_ref())?;
@@ -190,14 +197,29 @@ impl RedisStore {
             .with(event)
             .with(request)
             .with(member_of_open(&operation.identity.scope))
-            .with(&self.epoch.marker()[..]);
+            .with(&self.epoch.marker()[..])
+            .with(last.0);
         Ok(match operation.identity.alike {
             Some(_) => call.with(self.now().0).with_optional(end_as_alike(operation)).with_optional(past),
             None => call,
         })
     }
 
-    fn write_call(&self, change: &Change) -> Result<Call, StoreError> {
+    async fn write_once(
+        &self,
+        change: &Change,
+        told: Option<Timestamp>,
+        deadline: Instant,
+    ) -> Result<(Writing, Done), StoreError> {
+        let last = change.begins_run().then(|| self.last_moment(told, deadline));
+        let request = self.write_call(change, last)?.into();
+        let (id, write) = (change.operation.id, change.operation.fence.write);
+        let asking =
+            self.connection.ask_placed(deadline, &request, |reply| replies::written(&self.sealer, reply, id, write));
+        crash_point::midway(Point::StoreAsked, asking).await.inspect(|_| crash_point::reached(Point::StoreDone))
+    }
+
+    fn write_call(&self, change: &Change, last: Option<Timestamp>) -> Result<Call, StoreError> {
         let operation = &change.operation;
         let record = record::encode(operation)?;
         let event = encoded(&self.sealer, operation.id, change.event.as_ref())?;
@@ -214,7 +236,7 @@ impl RedisStore {
         let call = call.with(self.keys.of(operation.id).member()).with_optional(self.place_in_schedule(operation));
         let receipt_end = operation.state.settled().map_or(operation.changed_at, |settled| settled.receipt_until);
         let call = call.with(event).with(receipt).with(self.life_until(receipt_end)).with(action).with(request);
-        let call = call.with(member_of_open(&operation.identity.scope));
+        let call = call.with(member_of_open(&operation.identity.scope)).with_optional(last.map(|last| last.0));
         Ok(match operation.identity.alike {
             Some(_) => call.with_optional(end_as_alike(operation)),
             None => call,
@@ -313,8 +335,10 @@ impl Store for RedisStore {
 
     async fn claim(&self, change: &Change, past: Option<OperationId>) -> Result<Claimed, StoreError> {
         let deadline = self.connection.deadline();
+        let mut told = None;
         loop {
-            let (claiming, done) = self.claim_once(change, past, deadline).await?;
+            let last = self.last_moment(told.take(), deadline);
+            let (claiming, done) = self.claim_once(change, past, last, deadline).await?;
             let id = match claiming {
                 Claiming::Won => {
                     return self.written(&change.operation, done, deadline).await.map(|()| Claimed::Won);
@@ -329,6 +353,10 @@ impl Store for RedisStore {
                     }
                 },
                 Claiming::Alike(id) => id,
+                Claiming::Late(clock) => {
+                    told = Some(in_time_by(clock, deadline)?);
+                    continue;
+                }
             };
             // Its record is of the same bucket, but its key was not known before, and scripts make no keys.
             if let Some(found) = self.find(id, deadline).await? {
@@ -341,13 +369,14 @@ impl Store for RedisStore {
     }
 
     async fn write(&self, change: &Change) -> Result<Written, StoreError> {
-        let request = self.write_call(change)?.into();
-        let (id, write) = (change.operation.id, change.operation.fence.write);
         let deadline = self.connection.deadline();
-        let asking =
-            self.connection.ask_placed(deadline, &request, |reply| replies::written(&self.sealer, reply, id, write));
-        let (written, done) = crash_point::midway(Point::StoreAsked, asking).await?;
-        crash_point::reached(Point::StoreDone);
+        let mut told = None;
+        let (written, done) = loop {
+            match self.write_once(change, told, deadline).await? {
+                (Writing::Done(written), done) => break (written, done),
+                (Writing::Late(clock), _) => told = Some(in_time_by(clock, deadline)?),
+            }
+        };
         match written {
             Written::Refused(found) => match self.in_time(*found) {
                 Some(found) => self.lasting(found, done, deadline).await.map(Box::new).map(Written::Refused),
@@ -443,6 +472,11 @@ fn login(user: Option<String>, password: Option<String>) -> RedisConnectionInfo 
         Some(password) => login.set_password(password),
         None => login,
     }
+}
+
+/// The server's clock, where the answer that it makes a step late has come in time: then it is the one to go by.
+fn in_time_by(clock: Timestamp, deadline: Instant) -> Result<Timestamp, StoreError> {
+    if Instant::now() < deadline { Ok(clock) } else { Err(StoreError::Timeout) }
 }
 
 /// How a scope is named among those that have unfinished operations.

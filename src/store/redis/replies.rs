@@ -17,6 +17,15 @@ pub(super) enum Claiming {
     Exists(Box<Found>),
     /// Another unnamed call stands in the way.
     Alike(OperationId),
+    /// Nothing was written: the last moment is over by the server's clock, which is this.
+    Late(Timestamp),
+}
+
+/// How one run of the script for writes ended.
+pub(super) enum Writing {
+    Done(Written),
+    /// As of a claim.
+    Late(Timestamp),
 }
 
 /// Replies of scripts begin with the write id, so that an answer that slipped in from elsewhere is seen as such.
@@ -28,16 +37,19 @@ pub(super) fn claiming(sealer: &Sealer, reply: Value, id: OperationId, write: Wr
         }
         [echo, b"forgotten"] if *echo == write.0 => Err(Failure::Forgotten),
         [echo, b"alike", other] if *echo == write.0 => parse_id(other).map(Claiming::Alike),
+        [echo, b"late", clock] if *echo == write.0 => parse_clock(clock).map(Claiming::Late),
         _ => Err(Failure::Garbage),
     }
 }
 
-pub(super) fn written(sealer: &Sealer, reply: Value, id: OperationId, write: WriteId) -> Read<Written> {
+pub(super) fn written(sealer: &Sealer, reply: Value, id: OperationId, write: WriteId) -> Read<Writing> {
     match parts(&reply).ok_or(Failure::Garbage)?.as_slice() {
-        [echo] if *echo == write.0 && is_list(&reply) => Ok(Written::Gone),
-        [echo] if *echo == write.0 => Ok(Written::Applied),
+        [echo] if *echo == write.0 && is_list(&reply) => Ok(Writing::Done(Written::Gone)),
+        [echo] if *echo == write.0 => Ok(Writing::Done(Written::Applied)),
+        [echo, b"late", clock] if *echo == write.0 => parse_clock(clock).map(Writing::Late),
         [echo, stored, receipt @ ..] if *echo == write.0 => {
-            found_in(sealer, stored, receipt.first().copied(), id).map(|found| Written::Refused(Box::new(found)))
+            let found = found_in(sealer, stored, receipt.first().copied(), id)?;
+            Ok(Writing::Done(Written::Refused(Box::new(found))))
         }
         _ => Err(Failure::Garbage),
     }
@@ -158,6 +170,10 @@ pub(super) fn parse_id(bytes: &[u8]) -> Read<OperationId> {
     text(bytes)?.parse().map_err(|_| Failure::Garbage)
 }
 
+fn parse_clock(bytes: &[u8]) -> Read<Timestamp> {
+    text(bytes)?.parse().map(Timestamp).map_err(|_| Failure::Garbage)
+}
+
 /// A reply of strings: one alone or a list, which ends where a nil is.
 fn parts(reply: &Value) -> Option<Vec<&[u8]>> {
     match reply {
@@ -212,8 +228,9 @@ mod tests {
 
     #[test]
     fn gone_and_applied_are_told_apart() {
-        assert!(matches!(written(&Sealer::none(), bulk(&WRITE.0), id(), WRITE), Ok(Written::Applied)));
-        assert!(matches!(written(&Sealer::none(), Value::Array(vec![bulk(&WRITE.0)]), id(), WRITE), Ok(Written::Gone)));
+        assert!(matches!(written(&Sealer::none(), bulk(&WRITE.0), id(), WRITE), Ok(Writing::Done(Written::Applied))));
+        let gone = written(&Sealer::none(), Value::Array(vec![bulk(&WRITE.0)]), id(), WRITE);
+        assert!(matches!(gone, Ok(Writing::Done(Written::Gone))));
         assert!(matches!(written(&Sealer::none(), Value::Array(vec![]), id(), WRITE), Err(Failure::Garbage)));
     }
 

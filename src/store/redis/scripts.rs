@@ -7,10 +7,12 @@ use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs};
 
 use crate::operation::WriteId;
 
-pub(super) static CLAIM: LazyLock<Script> =
-    LazyLock::new(|| Script::new(concat!(include_str!("alike.lua"), include_str!("claim.lua"))));
-pub(super) static WRITE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(concat!(include_str!("alike.lua"), include_str!("write.lua"))));
+pub(super) static CLAIM: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(include_str!("late.lua"), include_str!("alike.lua"), include_str!("claim.lua")))
+});
+pub(super) static WRITE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(include_str!("late.lua"), include_str!("alike.lua"), include_str!("write.lua")))
+});
 pub(super) static PURGE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("purge.lua")));
 pub(super) static BEGIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("begin.lua")));
 pub(super) static CONDEMN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("condemn.lua")));

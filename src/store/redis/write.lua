@@ -2,10 +2,10 @@
 -- KEYS: record, receipt, request, events, schedule, open; for an unnamed call also its look-alikes.
 -- ARGV: write id, expected head (format, owner, token, revision), record, its life in ms ('' for good), id,
 --       place in the schedule ('' none), event ('' none), receipt ('' none), its life in ms,
---       'keep', 'put' or 'drop' the request, request, scope; for an unnamed call also its end as a
---       look-alike ('' none).
+--       'keep', 'put' or 'drop' the request, request, scope, last moment ('' none); for an unnamed call also its end as
+--       a look-alike ('' none).
 -- Replies the write id alone if it is applied; else the write id and, if there is a record, record and receipt.
-local write, expected, record, life, id, due, event, receipt, receipt_life, action, request, scope, till =
+local write, expected, record, life, id, due, event, receipt, receipt_life, action, request, scope, last, till =
   unpack(ARGV)
 local alike = KEYS[7]
 
@@ -15,6 +15,10 @@ if not stored then
 end
 if string.sub(stored, 34, 49) == write then
   return write
+end
+local late = last ~= '' and passed(last)
+if late then
+  return {write, 'late', late}
 end
 if string.sub(stored, 1, 33) ~= expected then
   return {write, stored, redis.call('GET', KEYS[2])}

@@ -91,6 +91,28 @@ async fn a_connection_that_fell_silent_is_replaced() {
     assert_eq!(store.events(change.operation.id).await.unwrap().len(), 1);
 }
 
+/// Its gateway is gone as well by then, so that nobody takes it back.
+#[tokio::test]
+async fn what_begins_a_run_is_not_done_after_its_caller_was_told_that_it_was_not() {
+    let server = RedisServer::start();
+    let store = open(&server.url(), Duration::from_millis(400)).await;
+    recovered(&store).await;
+    let running = put_sent(&store, claim(&store, "running")).await;
+    let take_over = running.take_over(ownership(store.now(), HOUR), step(store.now())).unwrap();
+    let claim = claim(&store, "late");
+    server.freeze();
+    let (claimed, taken_over) = tokio::join!(store.claim(&claim, None), store.write(&take_over));
+    assert!(matches!(claimed, Err(StoreError::Timeout)), "{claimed:?}");
+    assert!(matches!(taken_over, Err(StoreError::Timeout)), "{taken_over:?}");
+    drop(store);
+    server.thaw();
+
+    let after = open(&server.url(), PATIENT).await;
+    recovered(&after).await;
+    assert_eq!(after.read(claim.operation.id).await.unwrap(), None);
+    assert_eq!(after.read(running.id).await.unwrap().unwrap().operation, running);
+}
+
 #[tokio::test]
 async fn a_frozen_server_costs_no_more_than_the_timeout() {
     let server = RedisServer::start();
