@@ -16,6 +16,7 @@
 
 use std::ops::Range;
 
+use http::HeaderMap;
 use rmp_serde::config::BytesMode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -33,6 +34,11 @@ pub const FENCE: Range<usize> = 1..33;
 /// Where a record holds the identifier of its last write. For `string.sub` in Lua: 34 to 49.
 pub const WRITE: Range<usize> = 33..49;
 
+/// Bytes of most records: room for all of it at once, where a buffer would grow ten times.
+const ABOUT: usize = 768;
+/// The same of a part without its headers and its body.
+const FIELDS: usize = 256;
+
 const RECORD: Label = Label { kind: Kind::Record, operation: None };
 
 /// The stored form of an operation.
@@ -40,7 +46,8 @@ const RECORD: Label = Label { kind: Kind::Record, operation: None };
 /// # Errors
 /// None in practice; MessagePack has a form for all of it.
 pub fn encode(operation: &Operation) -> Result<Vec<u8>, StoreError> {
-    let mut record = vec![FORMAT];
+    let mut record = Vec::with_capacity(ABOUT);
+    record.push(FORMAT);
     record.extend(expected(&operation.fence));
     record.extend(operation.fence.write.0);
     append(&mut record, operation)?;
@@ -86,18 +93,37 @@ pub fn expected(fence: &Fence) -> [u8; 32] {
 /// What is stored beside a record, under the same format byte and with the same checksum.
 pub trait Part: Serialize + DeserializeOwned {
     const KIND: Kind;
+
+    /// Bytes of its stored form, mostly.
+    fn about(&self) -> usize;
 }
 
 impl Part for Receipt {
     const KIND: Kind = Kind::Receipt;
+
+    fn about(&self) -> usize {
+        FIELDS + lines(&self.headers) + self.body.len()
+    }
 }
 
 impl Part for StoredRequest {
     const KIND: Kind = Kind::Request;
+
+    fn about(&self) -> usize {
+        FIELDS + lines(&self.headers) + self.target.len() + self.body.len()
+    }
 }
 
 impl Part for Event {
     const KIND: Kind = Kind::Event;
+
+    fn about(&self) -> usize {
+        FIELDS
+    }
+}
+
+fn lines(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 8).sum()
 }
 
 /// The stored form of a part of operation `id`, sealed if it holds bodies and there is a key. Otherwise bodies and header
@@ -108,9 +134,10 @@ impl Part for Event {
 pub fn encode_part<T: Part>(sealer: &Sealer, id: OperationId, part: &T) -> Result<Vec<u8>, StoreError> {
     let label = label::<T>(id);
     let mut bytes = match sealer.keyring().filter(|_| T::KIND.holds_bodies()) {
-        Some(keyring) => keyring.seal(label, |bytes| append(bytes, part))?,
+        Some(keyring) => keyring.seal(label, part.about(), |bytes| append(bytes, part))?,
         None => {
-            let mut bytes = vec![FORMAT];
+            let mut bytes = Vec::with_capacity(part.about());
+            bytes.push(FORMAT);
             append(&mut bytes, part)?;
             bytes
         }
