@@ -1,11 +1,11 @@
 //! What is read. A record whose time is over is not there, whether or not it was purged.
 
-use rusqlite::{Connection, OptionalExtension, named_params};
+use rusqlite::{Connection, OptionalExtension, named_params, params};
 
 use super::row::Row;
 use super::{Failure, at, integer};
 use crate::clock::Timestamp;
-use crate::operation::{OperationId, Scope, StoredRequest};
+use crate::operation::{Fence, OperationId, Scope, StoredRequest};
 use crate::store::{Found, History, Page, Sealer, Unreadable, record};
 
 /// A record and its receipt, as bytes.
@@ -19,25 +19,28 @@ pub(super) fn found(
 ) -> Result<Option<Found>, Failure> {
     let mut select = connection.prepare_cached(
         "SELECT record, receipt FROM operations
-         LEFT JOIN receipts ON receipts.serial = operations.serial AND until > :now
-         WHERE id = :id AND (expires IS NULL OR expires > :now)",
+         LEFT JOIN receipts ON receipts.serial = operations.serial AND until > ?2
+         WHERE id = ?1 AND (expires IS NULL OR expires > ?2)",
     )?;
-    let stored = select.query_row(named_params! { ":id": id.as_bytes(), ":now": at(now) }, stored).optional()?;
+    let stored = select.query_row(params![id.as_bytes(), at(now)], stored).optional()?;
     Ok(stored.map(|stored| decoded(sealer, id, &stored)).transpose()?)
 }
 
-/// The bytes of a record.
-pub(super) fn record(connection: &Connection, id: OperationId, now: Timestamp) -> Result<Option<Vec<u8>>, Failure> {
+/// Where a record is, and its fence, if that can be read.
+pub(super) fn fence(
+    connection: &Connection,
+    id: OperationId,
+    now: Timestamp,
+) -> Result<Option<(i64, Option<Fence>)>, Failure> {
     let mut select = connection
-        .prepare_cached("SELECT record FROM operations WHERE id = :id AND (expires IS NULL OR expires > :now)")?;
-    let given = named_params! { ":id": id.as_bytes(), ":now": at(now) };
-    Ok(select.query_row(given, |row| row.get(0)).optional()?)
+        .prepare_cached("SELECT serial, record FROM operations WHERE id = ?1 AND (expires IS NULL OR expires > ?2)")?;
+    let fence = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, record::fence(row.get_ref(1)?.as_blob()?)));
+    Ok(select.query_row(params![id.as_bytes(), at(now)], fence).optional()?)
 }
 
-/// An identical unnamed call that stands in the way of `row`.
+/// An identical unnamed call that stands in the way of `row`, while that has no record.
 pub(super) fn alike(
     connection: &Connection,
-    sealer: &Sealer,
     row: &Row,
     past: Option<OperationId>,
     now: Timestamp,
@@ -45,17 +48,16 @@ pub(super) fn alike(
     let Some(digest) = row.asks_alike else { return Ok(None) };
     let mut select = connection.prepare_cached(
         "SELECT id, record, receipt FROM operations
-         LEFT JOIN receipts ON receipts.serial = operations.serial AND until > :now
-         WHERE alike = :digest AND (alike_until IS NULL OR alike_until > :now)
-           AND id <> :id AND id <> :past AND (expires IS NULL OR expires > :now)
+         LEFT JOIN receipts ON receipts.serial = operations.serial AND until > ?4
+         WHERE alike = ?1 AND (alike_until IS NULL OR alike_until > ?4)
+           AND id <> ?2 AND id <> ?3 AND (expires IS NULL OR expires > ?4)
+           AND NOT EXISTS (SELECT 1 FROM operations WHERE id = ?2 AND (expires IS NULL OR expires > ?4))
          LIMIT 1",
     )?;
     let past = past.unwrap_or(row.id);
-    let given =
-        named_params! { ":digest": digest, ":id": row.id.as_bytes(), ":past": past.as_bytes(), ":now": at(now) };
     let named = |row: &rusqlite::Row<'_>| Ok((OperationId::from_bytes(row.get(0)?), (row.get(1)?, row.get(2)?)));
-    let stored = select.query_row(given, named).optional()?;
-    Ok(stored.map(|(id, stored)| decoded(sealer, id, &stored)).transpose()?)
+    let stored = select.query_row(params![digest, row.id.as_bytes(), past.as_bytes(), at(now)], named).optional()?;
+    Ok(stored.map(|(id, stored)| decoded(&row.sealer, id, &stored)).transpose()?)
 }
 
 pub(super) fn request(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::row::Row;
-use super::steps::update;
+use super::steps::{stored, update};
 use crate::clock::{Clock, Timestamp, Uptime};
 use crate::operation::WriteId;
 use crate::operation::transition::Step;
@@ -95,11 +95,13 @@ fn read(connection: &Connection) -> rusqlite::Result<Option<Mark>> {
 
 fn forget_when_sent(connection: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     let transaction = connection.unchecked_transaction()?;
-    let mut select = transaction.prepare("SELECT record FROM operations WHERE expires IS NULL")?;
-    let open: Vec<Vec<u8>> = select.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let mut select = transaction.prepare("SELECT serial, record FROM operations WHERE expires IS NULL")?;
+    let open: Vec<(i64, Vec<u8>)> = select.query_map([], stored)?.collect::<Result<_, _>>()?;
     drop(select);
-    for row in open.iter().filter_map(|record| with_send_long_ago(record, now)) {
-        update(&transaction, &row)?;
+    for (serial, record) in open {
+        if let Some(row) = with_send_long_ago(&record, now) {
+            update(&transaction, serial, &row)?;
+        }
     }
     transaction.commit()
 }
