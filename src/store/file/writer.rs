@@ -5,9 +5,10 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, ThreadId};
 
 use rusqlite::{Connection, TransactionBehavior};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::checkpoint::{Checkpointer, empty_log};
@@ -22,7 +23,7 @@ use crate::store::StoreError;
 const BATCH: usize = 1024;
 
 pub(super) struct Writer {
-    steps: Option<mpsc::Sender<Box<dyn Step>>>,
+    steps: Option<mpsc::Sender<Asked>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -50,8 +51,9 @@ impl Writer {
     {
         let (reply, answer) = oneshot::channel();
         let step = Box::new(Waiting { work: Some(work), outcome: None, reply });
+        let asked = Asked { step, runtime: Handle::current(), thread: thread::current().id() };
         let steps = self.steps.as_ref().ok_or(ThreadEnded)?;
-        steps.send(step).await.map_err(|_| ThreadEnded)?;
+        steps.send(asked).await.map_err(|_| ThreadEnded)?;
         answer.await.map_err(|_| ThreadEnded)?
     }
 }
@@ -73,7 +75,7 @@ struct Committer {
     lineage: Lineage,
     clock: Clock,
     times: time::Notes,
-    waiting: mpsc::Receiver<Box<dyn Step>>,
+    waiting: mpsc::Receiver<Asked>,
     doubt: Doubt,
 }
 
@@ -82,23 +84,21 @@ impl Committer {
         while let Some(first) = self.waiting.blocking_recv() {
             let mut batch = self.gather(first);
             let end = self.end(&mut batch);
-            for step in batch {
-                step.answer(end.as_ref().err());
-            }
+            answer(batch, end.err());
         }
         self.close();
     }
 
-    fn gather(&mut self, first: Box<dyn Step>) -> Vec<Box<dyn Step>> {
+    fn gather(&mut self, first: Asked) -> Vec<Asked> {
         let mut batch = vec![first];
         while batch.len() < BATCH {
-            let Ok(step) = self.waiting.try_recv() else { break };
-            batch.push(step);
+            let Ok(asked) = self.waiting.try_recv() else { break };
+            batch.push(asked);
         }
         batch
     }
 
-    fn end(&mut self, batch: &mut [Box<dyn Step>]) -> Result<(), BatchError> {
+    fn end(&mut self, batch: &mut [Asked]) -> Result<(), BatchError> {
         self.pages.lend_a_hand(&self.connection);
         if let Some(cause) = self.doubt.cause() {
             return Err(BatchError::Ended(cause));
@@ -109,12 +109,12 @@ impl Committer {
         Ok(())
     }
 
-    fn commit(&mut self, batch: &mut [Box<dyn Step>]) -> rusqlite::Result<()> {
+    fn commit(&mut self, batch: &mut [Asked]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let now = self.clock.now();
         let counts = self.lineage.count(&transaction, now)?;
         let changes = transaction.total_changes();
-        for step in batch {
+        for Asked { step, .. } in batch {
             step.run(&transaction, self.clock.now())?;
         }
         if transaction.total_changes() > changes {
@@ -155,6 +155,19 @@ impl Committer {
     }
 }
 
+/// All callers of one thread are told by a task there: waking one from here is a system call each time, and from there
+/// it is none.
+fn answer(mut batch: Vec<Asked>, error: Option<BatchError>) {
+    while let Some(last) = batch.last() {
+        let (thread, runtime) = (last.thread, last.runtime.clone());
+        let (theirs, others): (Vec<_>, _) = batch.into_iter().partition(|asked| asked.thread == thread);
+        batch = others;
+        let error = error.clone();
+        let tell = move || theirs.into_iter().for_each(|asked| asked.step.answer(error.as_ref()));
+        drop(runtime.spawn(async move { tell() }));
+    }
+}
+
 /// How a transaction failed, for every step that was in it.
 #[derive(Clone, Debug)]
 enum BatchError {
@@ -174,6 +187,13 @@ impl From<&BatchError> for StoreError {
             BatchError::Ended(cause) => Self::Ended(Arc::<Cause>::clone(cause)),
         }
     }
+}
+
+/// A step, and where its caller waits.
+struct Asked {
+    step: Box<dyn Step>,
+    runtime: Handle,
+    thread: ThreadId,
 }
 
 /// A step of any result, as the committer sees it.
