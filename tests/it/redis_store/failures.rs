@@ -102,8 +102,9 @@ async fn what_begins_a_run_is_not_done_after_its_caller_was_told_that_it_was_not
     let claim = claim(&store, "late");
     server.freeze();
     let (claimed, taken_over) = tokio::join!(store.claim(&claim, None), store.write(&take_over));
-    assert!(matches!(claimed, Err(StoreError::Timeout)), "{claimed:?}");
-    assert!(matches!(taken_over, Err(StoreError::Timeout)), "{taken_over:?}");
+    // The first to give up replaces the line, under the other's hands too.
+    assert!(matches!(claimed, Err(StoreError::Timeout | StoreError::Connection(_))), "{claimed:?}");
+    assert!(matches!(taken_over, Err(StoreError::Timeout | StoreError::Connection(_))), "{taken_over:?}");
     drop(store);
     server.thaw();
 
