@@ -253,9 +253,18 @@ mod tests {
     async fn steps_of_a_refused_transaction_leave_nothing_and_the_next_one_is_taken() {
         let (directory, writer) = writer();
         let (release, held) = std::sync::mpsc::channel();
-        let hold = writer.step(move |_, _| held.recv().map_err(|_| StoreError::Timeout.into()));
-        let go_on = async { release.send(()).unwrap() };
-        let (_, one, full, ()) = tokio::join!(hold, note(&writer, "one"), fail(&writer, SQLITE_FULL), go_on);
+        let (begin, begun) = oneshot::channel();
+        let hold = writer.step(move |_, _| {
+            begin.send(()).unwrap();
+            held.recv().map_err(|_| StoreError::Timeout.into())
+        });
+        // What is sent before the first transaction runs may still become a part of it.
+        let both = async {
+            begun.await.unwrap();
+            let go_on = async { release.send(()).unwrap() };
+            tokio::join!(note(&writer, "one"), fail(&writer, SQLITE_FULL), go_on)
+        };
+        let (_, (one, full, ())) = tokio::join!(hold, both);
         assert!(matches!(one, Err(StoreError::Refused(_))), "it waited with the one that failed");
         assert!(matches!(full, Err(StoreError::Refused(_))));
         assert_eq!(notes(&directory), [""; 0]);
