@@ -146,6 +146,15 @@ impl Gateway {
         client.send(bytes).await;
         client.rest().await
     }
+
+    /// A client that has said everything still gets its answer.
+    async fn answers_half_closed<S: AsyncRead + AsyncWrite + Unpin>(&self, mut client: Client<S>) {
+        client.send("GET /slow HTTP/1.1\r\nHost: gw\r\n\r\n").await;
+        client.0.shutdown().await.unwrap();
+        self.echo.waiting.notified().await;
+        self.echo.go.notify_one();
+        assert_eq!(status(&client.rest().await), "200");
+    }
 }
 
 fn limits() -> Limits {
@@ -311,12 +320,8 @@ async fn a_client_that_sends_a_large_body_all_the_same_gets_its_answer() {
 #[tokio::test]
 async fn a_client_that_has_said_everything_still_gets_its_answer() {
     let gateway = Gateway::start();
-    let mut client = gateway.connect().await;
-    client.send("GET /slow HTTP/1.1\r\nHost: gw\r\n\r\n").await;
-    client.0.shutdown().await.unwrap();
-    gateway.echo.waiting.notified().await;
-    gateway.echo.go.notify_one();
-    assert_eq!(status(&client.rest().await), "200");
+    let client = gateway.connect().await;
+    gateway.answers_half_closed(client).await;
 }
 
 #[tokio::test]

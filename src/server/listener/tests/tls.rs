@@ -103,12 +103,8 @@ async fn a_client_that_comes_again_is_known_and_gets_the_protocol_that_both_know
 async fn a_client_that_has_said_everything_over_tls_still_gets_its_answer() {
     let authority = Authority::made();
     let gateway = secured(certificates(&authority, None), limits(), PLACES);
-    let mut client = gateway.greet(&trusting(&authority)).await.unwrap();
-    client.send("GET /slow HTTP/1.1\r\nHost: gw\r\n\r\n").await;
-    client.0.shutdown().await.unwrap();
-    gateway.echo.waiting.notified().await;
-    gateway.echo.go.notify_one();
-    assert_eq!(status(&client.rest().await), "200");
+    let client = gateway.greet(&trusting(&authority)).await.unwrap();
+    gateway.answers_half_closed(client).await;
 }
 
 /// A read that ends without `close_notify` is an error, so each `rest` here has seen one.
