@@ -42,6 +42,8 @@ pub struct NamedCall {
     pub identity: Identity,
     /// Another payload is not another use of the key, but another payload for the same session and step.
     pub named_by_step: bool,
+    /// The derived key of the same call if `on_changed_payload` were the opposite: records outlive a change of it.
+    pub other_key: Option<String>,
 }
 
 impl Call {

@@ -187,7 +187,11 @@ impl Engine {
     }
 
     /// A store that does not answer at a gate would not take a claim either, and each question may take its whole timeout.
-    async fn through_gates(self: &Arc<Self>, named: NamedCall) -> Answer {
+    async fn through_gates(self: &Arc<Self>, mut named: NamedCall) -> Answer {
+        if let Err(error) = self.find_former(&mut named).await {
+            self.note_unreadable(named.id, &error);
+            return refusal::store_unavailable(&named, &error).answer();
+        }
         let refused = match self.open_gate(&named).await {
             Ok(None) => self.rate_gate(&named).await,
             refused => refused,

@@ -13,6 +13,7 @@ use crate::operation::fingerprint::Asked;
 use crate::operation::key::{self, ClientKey, Ingredient, KeyError, Missing, PayloadIn, sole_value};
 use crate::operation::payload::Payload;
 use crate::operation::{Alike, Fingerprint, Identity, KeySource, OperationId, Scope};
+use crate::store::{Found, StoreError};
 
 /// The key in force, before the operation has a name.
 struct Key {
@@ -22,6 +23,8 @@ struct Key {
     verbatim: Option<String>,
     /// Session and step alone name the call.
     by_step: bool,
+    /// See [`NamedCall::other_key`].
+    other: Option<String>,
     alike: Option<Alike>,
 }
 
@@ -32,6 +35,8 @@ struct Facts {
     step: Option<String>,
     derived: Result<[u8; 32], Missing>,
     by_step: bool,
+    /// What would be derived if another payload of a step meant the opposite.
+    other: Option<[u8; 32]>,
 }
 
 /// What can be said of a call's name without a store: the key it would have, unless it gets a fresh one.
@@ -102,7 +107,27 @@ impl Engine {
         if let Some(lane) = self.lane(&call.route) {
             lane.counters.keys(identity.source).add();
         }
-        Ok(NamedCall { call, id, identity, named_by_step: key.by_step })
+        Ok(NamedCall { call, id, identity, named_by_step: key.by_step, other_key: key.other })
+    }
+
+    /// Takes up the record that the same call left under the other form of its derived key, before `repeat` or
+    /// `on_changed_payload` were changed: under its present form it would run again.
+    pub(super) async fn find_former(&self, named: &mut NamedCall) -> Result<(), StoreError> {
+        let Some(key) = named.other_key.take() else { return Ok(()) };
+        if self.shared.flights.watch(named.id, named.identity.fingerprint).is_some() {
+            return Ok(());
+        }
+        let id = OperationId::of(named.call.scope.digest(), &named.call.route.name, &key, None);
+        let fingerprint = named.identity.fingerprint;
+        let is_same = |found: &Found| found.operation.identity.fingerprint == fingerprint;
+        let Some(former) = self.store.read(id).await?.filter(is_same) else { return Ok(()) };
+        if !self.store.read(named.id).await?.is_some_and(|found| is_same(&found)) {
+            named.id = id;
+            named.identity.key = key;
+            named.identity.upstream_key = former.operation.identity.upstream_key;
+            named.named_by_step = !named.named_by_step;
+        }
+        Ok(())
     }
 
     /// A fresh key, whose record lies beside those of identical calls.
@@ -113,7 +138,7 @@ impl Engine {
         };
         let digest = facts.fingerprint.alike(&call.scope, &call.route.name);
         let text = key::stamped(self.shared.entropy.bytes(), digest[0], call.route.key.format);
-        Key { text, source, verbatim: None, by_step: false, alike: Some(Alike { digest, until }) }
+        Key { text, source, verbatim: None, by_step: false, other: None, alike: Some(Alike { digest, until }) }
     }
 }
 
@@ -142,11 +167,13 @@ impl Facts {
             payload: &payload,
             digest: &digest,
         };
-        let payload_in = payload_in(call);
+        let (payload_in, other) = payload_in(call);
+        let [derived, other] = [payload_in, other].map(|form| key::derive(&derivation, &route.key.from, form));
         Self {
             fingerprint: Fingerprint::of(&asked),
-            derived: key::derive(&derivation, &route.key.from, payload_in),
+            derived,
             by_step: payload_in == PayloadIn::FingerprintOnly && names_by_step(&route.key.from),
+            other: other.ok().filter(|other| derived != Ok(*other)),
             session: session.map(str::to_owned),
             step: step.map(str::to_owned),
         }
@@ -180,14 +207,16 @@ fn garbled(call: &Call) -> Option<&HeaderName> {
     named.into_iter().find(|(part, name)| from.contains(part) && cannot_be_read(name)).map(|(_, name)| name)
 }
 
-/// What another payload for the same session and step means.
-fn payload_in(call: &Call) -> PayloadIn {
+/// What another payload for the same session and step means, and its opposite.
+fn payload_in(call: &Call) -> (PayloadIn, PayloadIn) {
+    const RUNS: (PayloadIn, PayloadIn) = (PayloadIn::Key, PayloadIn::FingerprintOnly);
+    const IS_REJECTED: (PayloadIn, PayloadIn) = (PayloadIn::FingerprintOnly, PayloadIn::Key);
     match call.route.key.on_changed_payload {
-        OnChangedPayload::Run => PayloadIn::Key,
-        OnChangedPayload::Reject => PayloadIn::FingerprintOnly,
+        OnChangedPayload::Run => RUNS,
+        OnChangedPayload::Reject => IS_REJECTED,
         OnChangedPayload::ByRepeat => match call.repeat() {
-            Repeat::Unsafe => PayloadIn::FingerprintOnly,
-            Repeat::WithKey | Repeat::Harmless => PayloadIn::Key,
+            Repeat::Unsafe => IS_REJECTED,
+            Repeat::WithKey | Repeat::Harmless => RUNS,
         },
     }
 }
@@ -200,6 +229,7 @@ fn chosen(rules: &KeyRules, client: Option<ClientKey>, facts: &Facts) -> Option<
         source: KeySource::Derived,
         verbatim: None,
         by_step: facts.by_step,
+        other: facts.other.map(|bytes| rules.format.text(&bytes)),
         alike: None,
     });
     let made_up = client.as_ref().is_some_and(ClientKey::is_made_by_sdk);
@@ -208,6 +238,7 @@ fn chosen(rules: &KeyRules, client: Option<ClientKey>, facts: &Facts) -> Option<
         source: KeySource::Client,
         verbatim: client.verbatim().to_str().ok().map(str::to_owned),
         by_step: false,
+        other: None,
         alike: None,
     });
     match rules.client_key {

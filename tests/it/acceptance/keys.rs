@@ -31,6 +31,11 @@ on! { [memory file redis]
     identical_unnamed_calls_of_a_window_are_one_call
 }
 
+on! { [file redis]
+    a_call_keeps_its_key_when_its_service_is_said_to_honour_keys
+    a_call_keeps_its_key_when_its_service_is_said_to_be_unsafe
+}
+
 /// Key lines that are no keys.
 fn malformed() -> Vec<Vec<u8>> {
     let mut keys: Vec<Vec<u8>> = ["", "\"\"", "a, b", "\"a\", \"b\"", "\"a\";x=1", "a b", "\"a", "\"a\"b"]
@@ -307,4 +312,42 @@ fn the_status_tells_where_keys_come_from(ground: Ground) {
     assert_eq!(counts["session_without_step"], Value::Bool(true));
     let warnings = gateway.admin("/v1/status")["warnings"].to_string();
     assert!(warnings.contains("no step") && gateway.log().contains("no step"), "{warnings}");
+}
+
+fn a_call_keeps_its_key_when_its_service_is_said_to_honour_keys(ground: Ground) {
+    let upstream = ScriptedUpstream::honouring_keys();
+    upstream.then(Step::Close);
+    let mut gateway = Settings::of(&upstream).start(&ground);
+    let lost = gateway.post("/charges").session("s-1", "3").json("{}").send().expect_problem(502, "outcome-unknown");
+    assert!(lost.json()["detail"].to_string().contains("with-key"), "the advice that is followed here: {lost:?}");
+    gateway.kill();
+
+    let gateway = Settings::of(&upstream).with_key().start(&ground);
+    let step = |body: &str| gateway.post("/charges").session("s-1", "3").json(body).send().expect(201);
+    let again = step("{}");
+    let replayed = step("{}");
+    let other = step(r#"{"amount": 6}"#);
+
+    assert_eq!((again.operation(), replayed.operation()), (lost.operation(), lost.operation()));
+    assert!(!again.is_replay() && replayed.is_replay() && !other.is_replay());
+    let key = lost.header("Idempotency-Key");
+    let seen = upstream.seen();
+    assert_eq!(seen.iter().map(|call| call.key() == key).collect::<Vec<_>>(), [true, true, false], "{seen:?}");
+    assert_eq!(upstream.effects(), 2);
+}
+
+fn a_call_keeps_its_key_when_its_service_is_said_to_be_unsafe(ground: Ground) {
+    let upstream = ScriptedUpstream::honouring_keys();
+    let mut gateway = Settings::of(&upstream).with_key().start(&ground);
+    let first = gateway.post("/charges").session("s-1", "3").json("{}").send().expect(201);
+    gateway.kill();
+
+    let gateway = Settings::of(&upstream).start(&ground);
+    let step = |step, body: &str| gateway.post("/charges").session("s-1", step).json(body).send();
+    let again = step("3", "{}").expect(201);
+    let other = step("4", "{}").expect(201);
+    step("4", "[]").expect_problem(422, "payload-changed");
+
+    assert!(again.is_replay() && again.operation() == first.operation());
+    assert!(!other.is_replay() && upstream.effects() == 2);
 }
