@@ -67,7 +67,7 @@ impl Control {
         tasks.spawn(sweep::sweep(Arc::clone(engine), common.stop.clone()));
         tasks.spawn(space::watch(Arc::clone(engine), common.stop.clone()));
         tasks.spawn(advice::watch(Arc::clone(engine), common.stop.clone()));
-        tasks.spawn(rules::compare(Arc::clone(engine)));
+        tasks.spawn(rules::compare(Arc::clone(engine), common.stop.clone()));
         Ok(Self { readiness, store: Arc::clone(engine.store()), signals: Signals::listen()?, stop, tasks })
     }
 

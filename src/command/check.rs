@@ -32,7 +32,9 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<ExitCode,
         say(format_args!("\nno key changes its identity"));
         return Ok(ExitCode::SUCCESS);
     }
-    say(format_args!("\nkeys change their identity (a repeat of an earlier call would run again):"));
+    say(format_args!(
+        "\nkeys change their identity (a repeat of an earlier call is not recognised and may run again):"
+    ));
     changes.iter().for_each(|change| say(format_args!("  {change}")));
     Ok(ExitCode::from(IDENTITY_CHANGES))
 }

@@ -10,12 +10,19 @@ use super::{Callers, Config, OnChangedPayload, Route};
 /// The fingerprint's version is part of the rules: another one compares other values.
 const FINGERPRINT_VERSION: &str = "1";
 
+/// The one rule that may change without a loss: a call is looked up under both forms of its derived key.
+pub const ON_CHANGED_PAYLOAD: &str = "key.on_changed_payload";
+
 /// First bytes of the SHA-256 over the canonical text of a route's identity rules.
 pub(super) fn digest(route: &Route, callers: &Callers) -> [u8; 8] {
+    digest_of(&rules(route, callers))
+}
+
+fn digest_of(rules: &[(&str, String)]) -> [u8; 8] {
     let mut hash = Sha256::new();
     hash.update(b"oncegate-rules-1");
-    for (key, value) in rules(route, callers) {
-        for part in [key, value.as_str()] {
+    for (key, value) in rules {
+        for part in [*key, value.as_str()] {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
@@ -35,8 +42,10 @@ impl Config {
                 Some(after) => {
                     let pairs = rules(before, &old.callers).into_iter().zip(rules(after, &new.callers));
                     let changed = pairs.filter(|((_, before), (_, after))| before != after);
-                    changes
-                        .extend(changed.map(|((key, was), (_, is))| format!("route {name}: {key} was {was}, is {is}")));
+                    changes.extend(changed.map(|((key, was), (_, is))| {
+                        let still = if key == ON_CHANGED_PAYLOAD { " (calls from before are still found)" } else { "" };
+                        format!("route {name}: {key} was {was}, is {is}{still}")
+                    }));
                 }
             }
         }
@@ -44,6 +53,22 @@ impl Config {
             changes.push(format!("store.namespace was {}, is {}", old.store.namespace, new.store.namespace));
         }
         changes
+    }
+
+    /// What names a call on `route`, by the names of the file.
+    pub fn identity_rules(&self, route: &Route) -> Vec<(&'static str, String)> {
+        rules(route, &self.callers)
+    }
+
+    /// Digests of all rules under which keys were made that the present ones find.
+    pub fn rules_of_found_keys(&self, route: &Route) -> [[u8; 8]; 3] {
+        ["run", "reject", "by method"].map(|word| {
+            let mut rules = rules(route, &self.callers);
+            for (_, rule) in rules.iter_mut().filter(|(key, _)| *key == ON_CHANGED_PAYLOAD) {
+                word.clone_into(rule);
+            }
+            digest_of(&rules)
+        })
     }
 }
 
@@ -60,7 +85,7 @@ fn rules(route: &Route, callers: &Callers) -> Vec<(&'static str, String)> {
         ("key.from", key.from.shown()),
         ("key.headers", sorted(&key.headers)),
         ("key.format", key.format.shown()),
-        ("key.on_changed_payload", on_changed_payload(route).to_owned()),
+        (ON_CHANGED_PAYLOAD, on_changed_payload(route).to_owned()),
         ("payload.compare", route.payload.compare.shown()),
         ("payload.ignore", sorted(&route.payload.ignore)),
         ("fingerprint", FINGERPRINT_VERSION.to_owned()),

@@ -49,6 +49,7 @@ use crate::redis_url::RedisUrl;
 use crate::sealing_key::SealingKey;
 
 pub use self::error::{ConfigError, ConfigErrors, Problem};
+pub use self::identity::ON_CHANGED_PAYLOAD;
 pub use self::load::UpstreamMode;
 pub use self::route::{Route, RouteMatch, RouteTable};
 pub use self::rules::{

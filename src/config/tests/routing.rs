@@ -197,4 +197,9 @@ fn changes_of_identity_are_listed() {
         ["route all: gone; under another name its calls get new keys"]
     );
     assert!(Config::changes_of_identity(&old, &old).is_empty());
+    let declared = config(&format!("{LEAST}key.headers = [\"A\"]\nrepeat = \"with-key\""));
+    assert_eq!(
+        Config::changes_of_identity(&old, &declared),
+        ["route all: key.on_changed_payload was by method, is run (calls from before are still found)"]
+    );
 }

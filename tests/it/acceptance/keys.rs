@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::support::eventually;
 use crate::support::gateway::Settings;
 use crate::support::ground::Ground;
 use crate::support::upstream::{Reply, ScriptedUpstream, Step};
@@ -34,6 +35,10 @@ on! { [memory file redis]
 on! { [file redis]
     a_call_keeps_its_key_when_its_service_is_said_to_honour_keys
     a_call_keeps_its_key_when_its_service_is_said_to_be_unsafe
+}
+
+on! { [file]
+    keys_from_before_a_change_of_their_rules_are_told
 }
 
 /// Key lines that are no keys.
@@ -350,4 +355,33 @@ fn a_call_keeps_its_key_when_its_service_is_said_to_be_unsafe(ground: Ground) {
 
     assert!(again.is_replay() && again.operation() == first.operation());
     assert!(!other.is_replay() && upstream.effects() == 2);
+}
+
+/// Also when the rules are changed back, for then those of the time between are lost.
+fn keys_from_before_a_change_of_their_rules_are_told(ground: Ground) {
+    let upstream = ScriptedUpstream::honouring_keys();
+    let before = Settings::of(&upstream).with_key();
+    let after = Settings::of(&upstream).with_key().route("key.from = ['session', 'step']");
+    let live = |settings: &Settings, step: &str| {
+        let mut gateway = settings.start(&ground);
+        gateway.post("/charges").session("s-1", step).json("{}").send().expect(201);
+        gateway.charge(&format!("own-{step}")).send().expect(201);
+        gateway.kill();
+        gateway.log()
+    };
+    assert!(!live(&before, "1").contains("identity rules"));
+    assert!(!live(&Settings::of(&upstream), "2").contains("identity rules"), "they are still found");
+
+    let told = |settings: &Settings, says: &str| {
+        let gateway = settings.start(&ground);
+        let warnings = || gateway.admin("/v1/status")["warnings"].to_string();
+        eventually(says, || warnings().contains(says).then_some(()));
+        assert!(gateway.log().contains(says), "{}", gateway.log());
+        warnings()
+    };
+    let changed = told(&after, "1 live key was made under other identity rules");
+    assert!(changed.contains("key.from was [session, step, payload], is [session, step]"), "{changed}");
+    live(&after, "3");
+    told(&before, "1 live key was made under other identity rules (key.from was [session, step], is");
+    told(&after, "key.from was [session, step, payload]");
 }
