@@ -5,6 +5,7 @@
 //! gateway may therefore go beyond the bound by what the others open within a second.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,7 +28,9 @@ const SCOPES: usize = 10_000;
 /// What is left to each scope, shared by all threads.
 pub struct Headroom {
     most: u64,
-    scopes: Mutex<HashMap<[u8; 32], Count>>,
+    scopes: Mutex<HashMap<Scope, Count>>,
+    /// Operators know that a scope has used up most of it.
+    is_told: AtomicBool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -51,12 +54,12 @@ enum Room {
 impl Headroom {
     /// No scope may have more than `most` unfinished operations.
     pub fn new(most: u64) -> Self {
-        Self { most, scopes: Mutex::default() }
+        Self { most, scopes: Mutex::default(), is_told: AtomicBool::new(false) }
     }
 
     /// A claim was won.
     pub fn opened(&self, scope: &Scope) {
-        self.scopes().entry(*scope.digest()).or_default().since += 1;
+        self.scopes().entry(scope.clone()).or_default().since += 1;
     }
 
     fn room(&self, scope: &Scope) -> Room {
@@ -64,16 +67,37 @@ impl Headroom {
         if scopes.len() >= SCOPES {
             scopes.clear();
         }
-        scopes.entry(*scope.digest()).or_default().room(self.most)
+        scopes.entry(scope.clone()).or_default().room(self.most)
     }
 
     fn told(&self, scope: &Scope, stored: u64) -> Room {
         let count = Count { stored, asked: Some(Instant::now()), since: 0 };
-        self.scopes().insert(*scope.digest(), count);
+        self.scopes().insert(scope.clone(), count);
         if stored < self.most { Room::Left } else { Room::NoneLeft }
     }
 
-    fn scopes(&self) -> MutexGuard<'_, HashMap<[u8; 32], Count>> {
+    /// Scopes that have used up most of what they may, by what the store said last.
+    fn crowded(&self) -> Vec<Scope> {
+        let is_crowded = |count: &Count| count.stored.saturating_mul(10) >= self.most.saturating_mul(7);
+        self.scopes().iter().filter(|(_, count)| is_crowded(count)).map(|(scope, _)| scope.clone()).collect()
+    }
+
+    fn warning(&self) -> Option<String> {
+        let crowded = self.crowded();
+        let fullest = self.scopes().values().map(|count| count.stored).max()?;
+        let callers = match crowded.len() {
+            0 => return None,
+            1 => "a caller has".to_owned(),
+            callers => format!("{callers} callers have"),
+        };
+        Some(format!(
+            "store.max_open: {callers} used up more than 70 % of it ({fullest} of {} unfinished operations); when all is \
+             used up, new calls get 429. What is unknown stays: GET /v1/operations?state=unknown lists it",
+            self.most
+        ))
+    }
+
+    fn scopes(&self) -> MutexGuard<'_, HashMap<Scope, Count>> {
         self.scopes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -97,7 +121,11 @@ impl Engine {
         let (headroom, scope) = (&self.shared.headroom, &named.identity.scope);
         let room = match headroom.room(scope) {
             Room::Unclear => match self.store.count_open(scope).await {
-                Ok(open) => headroom.told(scope, open),
+                Ok(open) => {
+                    let room = headroom.told(scope, open);
+                    self.tell_of_crowds();
+                    room
+                }
                 Err(_) => return Ok(None),
             },
             room @ (Room::Left | Room::NoneLeft) => room,
@@ -107,6 +135,29 @@ impl Engine {
         }
         let is_new = self.store.read(named.id).await?.is_none();
         Ok(is_new.then(|| refusal::too_many_open(named, headroom.most).answer()))
+    }
+
+    /// Counts anew for the scopes that had used up most of what they may: their operations end without a claim.
+    pub async fn look_at_headroom(&self) {
+        for scope in self.shared.headroom.crowded() {
+            if let Ok(open) = self.store.count_open(&scope).await {
+                self.shared.headroom.told(&scope, open);
+            }
+        }
+        self.tell_of_crowds();
+    }
+
+    /// The log hears of it when it comes up.
+    fn tell_of_crowds(&self) {
+        let headroom = &self.shared.headroom;
+        let warning = headroom.warning();
+        let was_told = headroom.is_told.swap(warning.is_some(), Ordering::Relaxed);
+        if let Some(warning) = warning.as_ref().filter(|_| !was_told) {
+            tracing::warn!("{warning}");
+        }
+        if was_told || warning.is_some() {
+            self.shared.status.warn("max_open", warning.into_iter().collect());
+        }
     }
 }
 
@@ -140,6 +191,18 @@ mod tests {
         assert_eq!(headroom.room(&scope), Room::Left);
         claims(&headroom, 1);
         assert_eq!(headroom.room(&scope), Room::Unclear);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn operators_hear_of_a_scope_from_70_percent_on() {
+        let headroom = Headroom::new(10);
+        headroom.told(&Scope::none(), 6);
+        assert_eq!(headroom.warning(), None);
+        headroom.told(&Scope::none(), 7);
+        let warning = headroom.warning().unwrap();
+        assert!(warning.contains("a caller has") && warning.contains("7 of 10"), "{warning}");
+        headroom.told(&Scope::none(), 0);
+        assert_eq!(headroom.warning(), None);
     }
 
     #[tokio::test(start_paused = true)]

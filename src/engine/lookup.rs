@@ -63,7 +63,7 @@ impl Engine {
             Ok(_) => Err(Problem::new(Code::NotFound, "No operation of this caller has that name.")),
             Err(error) => {
                 self.note_unreadable(id, &error);
-                Err(refusal::store_problem(&error))
+                Err(refusal::look_up_problem(&error))
             }
         }
     }

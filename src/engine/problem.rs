@@ -38,6 +38,8 @@ pub enum Code {
 pub struct Entry {
     pub code: &'static str,
     pub status: u16,
+    /// Which other statuses there are, for the page; mostly none.
+    pub also: &'static str,
     pub title: &'static str,
     /// One sentence that a model can act on.
     pub advice: &'static str,

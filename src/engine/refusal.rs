@@ -25,6 +25,15 @@ const LOST_MEMORY: &str = "Nothing was sent. Tell the operator that the gateway'
 const NO_KEY: &str = "Nothing was sent. Tell the operator that the gateway has no key for what is stored of this call; do not \
                       repeat it with a new key, because it may already have run.";
 
+const IN_FLIGHT: &str =
+    "Wait as Retry-After says, then send the same call with the same key again; never with a new one.";
+
+const NOT_LOOKED_UP: &str =
+    "Wait as Retry-After says, then ask again; until then take the call for one that may have run.";
+
+const NO_ROOM: &str = "Send the same call again after Retry-After; if that is refused as well, tell the operator: unknown \
+                       operations free no place by themselves, and a person has to look at them.";
+
 const KEY_REUSED: &str = "This key was already used for a request with another method, target, header or body.";
 
 /// The marks of an operation that nobody looked at yet.
@@ -108,8 +117,24 @@ pub fn store_unavailable(named: &NamedCall, error: &StoreError) -> Conclusion {
 
 /// The call is being made here, and the store cannot say whether somebody else has ended it.
 pub fn in_flight_without_store(named: &NamedCall, error: &StoreError) -> Conclusion {
-    let marks = marks(named.id, &named.identity, Execution::InProgress);
-    Conclusion::Problem { problem: store_problem(error), marks }
+    let problem = if error.unreadable().is_some() {
+        store_problem(error)
+    } else {
+        let detail = format!(
+            "This request was not sent: {error}. An earlier one with this key is running, and it may have run by now."
+        );
+        Problem::new(Code::StoreUnavailable, detail).with_advice(IN_FLIGHT).with_retry_after(SOON)
+    };
+    Conclusion::Problem { problem, marks: marks(named.id, &named.identity, Execution::InProgress) }
+}
+
+/// Nobody can look the call up now.
+pub fn look_up_problem(error: &StoreError) -> Problem {
+    if error.unreadable().is_some() {
+        return store_problem(error);
+    }
+    let detail = format!("The gateway cannot look this up now: {error}. This says nothing about the call.");
+    Problem::new(Code::StoreUnavailable, detail).with_advice(NOT_LOOKED_UP).with_retry_after(SOON)
 }
 
 /// A store that does not answer, or whose record cannot be read, as a problem.
@@ -157,9 +182,10 @@ pub fn unsendable(operation: &Operation) -> Conclusion {
 /// The scope has as many unfinished operations as it may.
 pub fn too_many_open(named: &NamedCall, most: u64) -> Conclusion {
     let detail = format!(
-        "This caller has {most} unfinished operations, as many as store.max_open allows; this call was not sent."
+        "This caller has {most} unfinished operations, as many as store.max_open allows; this call was not sent. \
+         Those that run end by themselves; unknown ones stay (GET /v1/operations?state=unknown on the admin port)."
     );
-    let problem = Problem::new(Code::RateLimited, detail).with_retry_after(SOON);
+    let problem = Problem::new(Code::RateLimited, detail).with_advice(NO_ROOM).with_retry_after(SOON);
     Conclusion::Problem { problem, marks: marks(named.id, &named.identity, Execution::NotExecuted) }
 }
 

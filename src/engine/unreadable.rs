@@ -62,9 +62,12 @@ impl UnreadableParts {
         let named: Vec<_> = named.collect();
         let UnreadableCounts { records, receipts, requests, events } = met.counts;
         (!named.is_empty()).then(|| {
+            let parts = match records + receipts + requests + events {
+                1 => "1 stored part".to_owned(),
+                parts => format!("{parts} stored parts"),
+            };
             format!(
-                "{} stored parts cannot be read, and nothing is sent for them ({}); give the key back, or restore them from a backup",
-                records + receipts + requests + events,
+                "{parts} cannot be read; nothing is sent for what is meant by it ({}); give the key back, or restore it from a backup",
                 named.join("; ")
             )
         })

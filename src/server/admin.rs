@@ -55,7 +55,7 @@ impl AdminState {
         }
         let id = path.strip_prefix("/v1/operations/");
         if id.is_none() && !matches!(path, "/v1/operations" | "/v1/status") {
-            return Err(Problem::new(Code::NotFound, "The operators' API has no such address."));
+            return Err(not_found("The operators' API has no such address."));
         }
         if !matches!(head.method, Method::GET | Method::HEAD) {
             return Ok(respond::wrong_method("GET, HEAD"));
@@ -113,10 +113,10 @@ impl AdminState {
     }
 
     async fn operation(&self, id: &str) -> Result<Response<ResponseBody>, Problem> {
-        let id: OperationId = id.parse().map_err(|error| Problem::new(Code::NotFound, format!("{error}")))?;
+        let id: OperationId = id.parse().map_err(|error| not_found(format!("{error}")))?;
         let found = self.store.read(id).await.map_err(|error| self.unreadable_or(id, error))?;
         let Some(found) = found else {
-            return Err(Problem::new(Code::NotFound, "There is no such operation, or its record has run out."));
+            return Err(not_found("There is no such operation, or its record has run out."));
         };
         let history = self.store.events(id).await.map_err(store_problem)?;
         for why in &history.unreadable {
@@ -230,6 +230,10 @@ fn is_loopback(host: &str) -> bool {
     let name = split_port(host).0;
     let address = name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
     is_host(host) && (name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback()))
+}
+
+fn not_found(detail: impl Into<String>) -> Problem {
+    Problem::new(Code::NotFound, detail).with_advice("Check the address; GET /v1/operations lists what there is.")
 }
 
 fn store_problem(error: StoreError) -> Problem {

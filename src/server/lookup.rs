@@ -116,7 +116,7 @@ fn next(view: &View) -> &'static str {
         }
         State::NotExecuted { .. } => "Nothing ran; repeat the call with the same key if it is still wanted.",
         State::Unknown { .. } => {
-            "Do not repeat the call with a new key; with its own it never runs twice. Or check the service itself, or ask a person."
+            "Do not repeat the call with a new key; with its own it never runs twice. Check with the service itself, or ask a person."
         }
         State::Rejected => "Do not repeat the call; a person said no to it.",
         State::Abandoned => "Do not repeat the call; a person gave it up.",

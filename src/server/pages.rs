@@ -54,10 +54,11 @@ fn item(entry: &Entry) -> String {
 
 fn page(entry: &Entry) -> String {
     let again = if entry.retryable { "yes" } else { "no" };
+    let also = if entry.also.is_empty() { String::new() } else { format!("; {}", entry.also) };
     let body = format!(
-        "<dl><dt>Code</dt><dd><code>{}</code></dd><dt>Status</dt><dd>{}</dd>\
+        "<dl><dt>Code</dt><dd><code>{}</code></dd><dt>Status</dt><dd>{}{also}</dd>\
          <dt>What happened</dt><dd>{}</dd><dt>What to do</dt><dd>{}</dd>\
-         <dt>May the same request be sent again as it is?</dt><dd>{again}</dd></dl>\
+         <dt>Is it for a client to repeat the same request by itself?</dt><dd>{again}</dd></dl>\
          <p><a href=\"{ADDRESS}\">All problems</a></p>",
         entry.code, entry.status, entry.explanation, entry.advice,
     );

@@ -99,7 +99,9 @@ pub fn problem(problem: Problem, marks: &Marks) -> Response<ResponseBody> {
 
 /// One of the gateway's own addresses does not take the method.
 pub fn wrong_method(allow: &'static str) -> Response<ResponseBody> {
-    let told = Problem::new(Code::MethodNotAllowed, format!("This address of the gateway takes {allow} only."));
+    let detail = format!("This address of the gateway takes {allow} only.");
+    let told =
+        Problem::new(Code::MethodNotAllowed, detail).with_advice("Ask this address by a method that Allow names.");
     let mut response = problem(told, &Marks::default());
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
     response

@@ -1,4 +1,4 @@
-//! Every ten seconds: how much of its space the store has used, said while there is still time to do something about it.
+//! Every ten seconds: how much of its space the store has used, and callers of theirs, said while there is still time to do something about it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +27,7 @@ pub async fn watch(engine: Arc<Engine>, stop: CancellationToken) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut told = Level::Fine;
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+        engine.look_at_headroom().await;
         match engine.store().space().await {
             Ok(space) => told = tell(&engine, space, told),
             Err(error) => tracing::debug!(%error, "the store did not say how full it is"),

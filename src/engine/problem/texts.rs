@@ -6,6 +6,7 @@ use super::Entry;
 pub(super) const KEY_MISSING: Entry = Entry {
     code: "key-missing",
     status: 400,
+    also: "",
     title: "This call needs an idempotency key",
     advice: "Send the same call again with a header Idempotency-Key: a value that is new for this intent and stays the \
              same on every retry of it.",
@@ -19,6 +20,7 @@ pub(super) const KEY_MISSING: Entry = Entry {
 pub(super) const KEY_INVALID: Entry = Entry {
     code: "key-invalid",
     status: 400,
+    also: "",
     title: "The idempotency key is malformed",
     advice: "Send the call again with exactly one Idempotency-Key header of 1 to 255 visible ASCII characters.",
     explanation: "A key is one header line without list or parameters: 1 to 255 visible ASCII characters, with or \
@@ -30,6 +32,7 @@ pub(super) const KEY_INVALID: Entry = Entry {
 pub(super) const INVALID_REQUEST: Entry = Entry {
     code: "invalid-request",
     status: 400,
+    also: "408, 414, 417, 421, 431, 501 or 508 where HTTP has its own",
     title: "The request is not valid",
     advice: "Correct the request as the detail says; sent again as it is, it will be refused again.",
     explanation: "The request breaks HTTP, or can be read in more than one way: its framing, its target, its Host or one \
@@ -42,6 +45,7 @@ pub(super) const INVALID_REQUEST: Entry = Entry {
 pub(super) const UNAUTHENTICATED: Entry = Entry {
     code: "unauthenticated",
     status: 401,
+    also: "",
     title: "The gateway does not know this caller",
     advice: "Send the gateway's own token as Authorization: Bearer TOKEN, or ask the operator for one.",
     explanation: "This gateway tells its callers apart by tokens of its own ([callers] scope = \"token\"). The token is \
@@ -53,6 +57,7 @@ pub(super) const UNAUTHENTICATED: Entry = Entry {
 pub(super) const REJECTED: Entry = Entry {
     code: "rejected",
     status: 403,
+    also: "",
     title: "A person said no to this call",
     advice: "Do not repeat this call; tell the person you work for that it was rejected.",
     explanation: "The call waited for an approval, and an operator rejected it or the approval ran out. It never ran.",
@@ -63,6 +68,7 @@ pub(super) const REJECTED: Entry = Entry {
 pub(super) const NO_ROUTE: Entry = Entry {
     code: "no-route",
     status: 404,
+    also: "",
     title: "No route matches this request",
     advice: "Check the method and the path; this answer comes from the gateway, not from the service behind it.",
     explanation: "No [[routes]] entry of gateway.toml fits the request. The command `oncegate explain METHOD PATH` says \
@@ -74,6 +80,7 @@ pub(super) const NO_ROUTE: Entry = Entry {
 pub(super) const NOT_FOUND: Entry = Entry {
     code: "not-found",
     status: 404,
+    also: "",
     title: "There is nothing under this name",
     advice: "Check the name; an operation is shown only to the credential that made the call.",
     explanation: "The gateway has no such operation or page for this caller. An operation of another caller is not found \
@@ -85,6 +92,7 @@ pub(super) const NOT_FOUND: Entry = Entry {
 pub(super) const METHOD_NOT_ALLOWED: Entry = Entry {
     code: "method-not-allowed",
     status: 405,
+    also: "",
     title: "The gateway does not take this method here",
     advice: "Set the client's base URL to the gateway's address instead of using it as a forward proxy.",
     explanation: "oncegate is a reverse proxy: a client reaches its services through a base URL such as \
@@ -97,6 +105,7 @@ pub(super) const METHOD_NOT_ALLOWED: Entry = Entry {
 pub(super) const IN_PROGRESS: Entry = Entry {
     code: "in-progress",
     status: 409,
+    also: "",
     title: "The same call is still running",
     advice: "Wait as Retry-After says, then send the same call with the same key again; it will not run twice.",
     explanation: "Another request with this key is at work. Its answer is replayed to every repeat. A caller that would \
@@ -108,6 +117,7 @@ pub(super) const IN_PROGRESS: Entry = Entry {
 pub(super) const AWAITING_APPROVAL: Entry = Entry {
     code: "awaiting-approval",
     status: 409,
+    also: "",
     title: "The call waits for a person",
     advice: "Do not repeat this call now: it runs by itself as soon as a person approves it.",
     explanation: "The route has an approval, and the call is parked until an operator approves or rejects it. The same \
@@ -119,13 +129,17 @@ pub(super) const AWAITING_APPROVAL: Entry = Entry {
 pub(super) const OUTCOME_UNKNOWN: Entry = Entry {
     code: "outcome-unknown",
     status: 409,
+    also: "at first 502 or 504",
     title: "Nobody can say whether the call ran",
     advice: "Do not repeat this call with a new key, because it may already have run; with its own key it never runs \
-             twice. Or check the service itself, or ask a person.",
+             twice. Check with the service itself what became of it, or ask a person.",
     explanation: "Bytes of the call went to the service and no final answer came back. It may or may not have run there, \
                   and time does not tell. Where a second send could run it twice (repeat = \"unsafe\"), none is made, \
-                  and only evidence or a person ends this state. Where the service honours idempotency keys \
-                  (\"with-key\"), the same call with the same key is sent again and finds out.",
+                  and only evidence ends this state: the late answer of the very same attempt. A person who sees at the \
+                  service that it did not run sends the call with a new key; one who sees that it ran takes the result \
+                  from there. The record stays as it is and counts against store.max_open. Where the service honours idempotency keys \
+                  (\"with-key\"), the same call with the same key is sent again and finds out; a route may be said to be that \
+                  later on, and its calls keep their keys.",
     retryable: false,
     look_up: true,
 };
@@ -133,6 +147,7 @@ pub(super) const OUTCOME_UNKNOWN: Entry = Entry {
 pub(super) const RESULT_EXPIRED: Entry = Entry {
     code: "result-expired",
     status: 409,
+    also: "",
     title: "The call ran, and its answer is no longer kept",
     advice: "Do not repeat this call, because it already ran; read the result from the service itself.",
     explanation: "The receipt has run out (receipts in gateway.toml), while the tombstone (tombstones) still says that \
@@ -144,6 +159,7 @@ pub(super) const RESULT_EXPIRED: Entry = Entry {
 pub(super) const RESULT_UNAVAILABLE: Entry = Entry {
     code: "result-unavailable",
     status: 409,
+    also: "at first 502 where an answer was cut",
     title: "The answer of this call is not here",
     advice: "Do not repeat this call, because it ran or may have run; read the result from the service itself.",
     explanation: "The service's answer was cut short, or was longer than max_receipt of the route, or what is stored of \
@@ -156,6 +172,7 @@ pub(super) const RESULT_UNAVAILABLE: Entry = Entry {
 pub(super) const ABANDONED: Entry = Entry {
     code: "abandoned",
     status: 409,
+    also: "",
     title: "A person gave this call up",
     advice: "Do not repeat this call; ask the operator what became of it.",
     explanation: "An operator closed this operation without a result. Nothing was sent.",
@@ -166,6 +183,7 @@ pub(super) const ABANDONED: Entry = Entry {
 pub(super) const CONFLICT: Entry = Entry {
     code: "conflict",
     status: 409,
+    also: "",
     title: "There is nothing to do",
     advice: "Look at the present state first; it is not the one that this request is for.",
     explanation: "An operator asked for something that the present state does not allow, such as accepting the loss of a \
@@ -177,6 +195,7 @@ pub(super) const CONFLICT: Entry = Entry {
 pub(super) const BODY_TOO_LARGE: Entry = Entry {
     code: "body-too-large",
     status: 413,
+    also: "",
     title: "The request body is too large",
     advice: "Send a smaller body, or ask the operator to raise max_body of this route.",
     explanation: "A guarded body is buffered whole before anything is claimed, within max_body of its route. Nothing was \
@@ -188,10 +207,12 @@ pub(super) const BODY_TOO_LARGE: Entry = Entry {
 pub(super) const KEY_REUSED: Entry = Entry {
     code: "key-reused",
     status: 422,
+    also: "",
     title: "The key was used for another request",
     advice: "Use a new key if this is a new intent; to repeat the earlier call, send exactly the same request again.",
     explanation: "Method, target, chosen headers, media type or body differ from the request that first came with this \
-                  key. Members that may differ between retries belong into ignore of the route. Nothing was sent.",
+                  key. Members that may differ between retries belong into ignore of the route, from the beginning: a change of \
+                  it gives derived keys another value. Nothing was sent.",
     retryable: false,
     look_up: false,
 };
@@ -199,6 +220,7 @@ pub(super) const KEY_REUSED: Entry = Entry {
 pub(super) const PAYLOAD_CHANGED: Entry = Entry {
     code: "payload-changed",
     status: 422,
+    also: "",
     title: "The same step was already called with another payload",
     advice: "If this is a new call, give it a step of its own in X-Step-Index; if it is a retry, send the first payload \
              again.",
@@ -211,10 +233,12 @@ pub(super) const PAYLOAD_CHANGED: Entry = Entry {
 pub(super) const RATE_LIMITED: Entry = Entry {
     code: "rate-limited",
     status: 429,
+    also: "",
     title: "Too many calls",
     advice: "Wait as Retry-After says, then send the same call again.",
     explanation: "The route's own limit (routes.limit) is used up, or the caller has as many unfinished operations as \
-                  store.max_open allows: running, waiting, or unknown. Calls with a key that has a record are answered all \
+                  store.max_open allows: running, waiting, or unknown. Unknown ones free no place by themselves: \
+                  GET /v1/operations?state=unknown on the admin port lists them. Calls with a key that has a record are answered all \
                   the same. Nothing was sent and nothing was stored.",
     retryable: true,
     look_up: false,
@@ -223,6 +247,7 @@ pub(super) const RATE_LIMITED: Entry = Entry {
 pub(super) const UPSTREAM_FAILED: Entry = Entry {
     code: "upstream-failed",
     status: 502,
+    also: "",
     title: "The service could not be reached",
     advice: "Send the same call with the same key again if it is still wanted; it did not run.",
     explanation: "The gateway found no connection to the service, or the service refused it before it took the call. \
@@ -234,6 +259,7 @@ pub(super) const UPSTREAM_FAILED: Entry = Entry {
 pub(super) const STORE_UNAVAILABLE: Entry = Entry {
     code: "store-unavailable",
     status: 503,
+    also: "",
     title: "The gateway cannot reach its store",
     advice: "Wait as Retry-After says and send the same call again; nothing was sent.",
     explanation: "Without the store nobody can tell whether the call ran before, so guarded calls are refused until it is \
@@ -247,6 +273,7 @@ pub(super) const STORE_UNAVAILABLE: Entry = Entry {
 pub(super) const RECORD_TOO_NEW: Entry = Entry {
     code: "record-too-new",
     status: 503,
+    also: "",
     title: "The record was written by a newer gateway",
     advice: "Wait as Retry-After says and send the same call again; nothing was sent.",
     explanation: "During an upgrade a record may be in a format that this version does not know. It is never claimed; a \
@@ -258,6 +285,7 @@ pub(super) const RECORD_TOO_NEW: Entry = Entry {
 pub(super) const OVERLOADED: Entry = Entry {
     code: "overloaded",
     status: 503,
+    also: "",
     title: "The gateway is at its limit",
     advice: "Wait as Retry-After says and send the same call again; nothing was sent.",
     explanation: "The bodies that the gateway holds in memory are at their limit (server.buffers). Nothing was sent and \
@@ -269,6 +297,7 @@ pub(super) const OVERLOADED: Entry = Entry {
 pub(super) const UPSTREAM_TIMEOUT: Entry = Entry {
     code: "upstream-timeout",
     status: 504,
+    also: "",
     title: "The service did not answer in time",
     advice: "Send the same call with the same key again if it is still wanted; with its key it does not run twice.",
     explanation: "No answer came within attempt_timeout or the deadline of the route (routes.retry), and the call is one \

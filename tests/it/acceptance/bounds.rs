@@ -160,6 +160,9 @@ fn s33_unfinished_operations_are_bounded(ground: Ground) {
     let refused = gateway.charge("k-2").send().expect_problem(429, "rate-limited");
     assert!(refused.retry_after() >= Some(1) && refused.json()["detail"].as_str().unwrap().contains("store.max_open"));
     assert_eq!(refused.execution(), Some("not-executed"));
+    let warnings = gateway.admin("/v1/status")["warnings"].to_string();
+    assert!([&warnings, &gateway.log()].iter().all(|told| told.contains("state=unknown")), "{warnings}");
+    assert!(refused.json()["detail"].as_str().unwrap().contains("state=unknown"), "{refused:?}");
     gateway.charge("u-1").send().expect_problem(409, "outcome-unknown");
     assert_eq!((gateway.operations("").len(), upstream.seen().len()), (3, 3), "nothing was written or sent");
 

@@ -12,6 +12,7 @@ on! { [redis]
     c27_an_answer_that_could_not_be_kept_is_told_and_kept_later
     c27_an_answer_that_was_never_kept_stays_unknown
     a_route_may_let_calls_pass_without_a_store
+    a_repeat_of_a_running_call_hears_that_it_may_have_run
 }
 
 fn c27_without_its_store_a_gateway_sends_nothing(mut ground: Ground) {
@@ -96,6 +97,29 @@ fn a_route_may_let_calls_pass_without_a_store(mut ground: Ground) {
     let counts = eventually("the store", || gateway.readiness().json()["store"]["ok"].as_bool().filter(|ok| *ok))
         .then(|| gateway.admin("/v1/status")["routes"]["open"]["unguarded"].take());
     assert_eq!(counts.unwrap()["store"], 2);
+}
+
+/// It was sent, whatever the store can say of it.
+fn a_repeat_of_a_running_call_hears_that_it_may_have_run(mut ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = short_of_time(&upstream).start(&ground);
+    let charge = || gateway.post("/charges").session("s-1", "1").json("{}");
+    upstream.then(Step::Held(Reply::charge(1)));
+    let running = charge().begin();
+    upstream.wait_for(1);
+    ground.server().kill();
+
+    let repeat = charge().send().expect_problem(503, "store-unavailable");
+    let looked_up = gateway.look_up(repeat.operation(), "").expect_problem(503, "store-unavailable");
+    upstream.release();
+
+    assert_eq!(repeat.execution(), Some("in-progress"), "{repeat:?}");
+    let told = repeat.json().to_string();
+    assert!(told.contains("may have run") && !told.contains("nothing was sent"), "{told}");
+    let told = looked_up.json().to_string();
+    assert!(told.contains("says nothing about the call") && !told.contains("not sent"), "{told}");
+    running.answer().expect(201);
+    assert_eq!(upstream.seen().len(), 1);
 }
 
 /// So that an owner soon gives the answer away without a receipt.
