@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use oncegate::command::{Arguments, Process};
-use oncegate::telemetry::StandardError;
+use oncegate::telemetry::{StandardError, story};
 
 /// A request is many small allocations of one thread; this allocator makes them for a third less time than the system's.
 #[global_allocator]
@@ -26,13 +26,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// The error and what it came from, in one paragraph. The exit code says the rest to whoever cannot read it.
+/// The exit code says the rest to whoever cannot read it.
 fn complain(error: &dyn Error) {
-    let mut text = format!("oncegate: {error}");
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text.push_str(&format!(": {source}"));
-        cause = source.source();
-    }
-    writeln!(StandardError, "{text}").unwrap_or_default();
+    writeln!(StandardError, "oncegate: {}", story(error)).unwrap_or_default();
 }

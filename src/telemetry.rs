@@ -5,6 +5,7 @@
 
 mod output;
 
+use std::error::Error;
 use std::fmt::{self, Debug};
 use std::io::{self, IsTerminal};
 
@@ -16,6 +17,14 @@ use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::config::{Log, LogFormat};
 pub use output::{StandardError, lost_lines};
+
+/// An error and what it came from, in one sentence; a text that ends with its cause does not say it again.
+pub fn story(error: &dyn Error) -> String {
+    let sources = std::iter::successors(error.source(), |error| (*error).source());
+    sources.map(ToString::to_string).fold(error.to_string(), |story, cause| {
+        if story.ends_with(&cause) { story } else { format!("{story}: {cause}") }
+    })
+}
 
 /// The log was set up before.
 #[derive(Debug, thiserror::Error)]
@@ -112,6 +121,20 @@ mod tests {
         let line = said(log, true, || tracing::info!(attempts = 2, "operation ended"));
         assert!(serde_json::from_str::<Value>(&line).is_err());
         assert!(line.contains("operation ended") && line.contains('\u{1b}'));
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    enum Told {
+        #[error("the gateway had to end")]
+        Twice(#[source] Box<Told>),
+        #[error("no more writes: {0}")]
+        Within(#[source] io::Error),
+    }
+
+    #[test]
+    fn a_story_says_each_cause_once() {
+        let error = Told::Twice(Box::new(Told::Within(io::Error::other("no space"))));
+        assert_eq!(story(&error), "the gateway had to end: no more writes: no space");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::config::StoreUrl;
 use crate::engine::Engine;
 use crate::server::admin::AdminState;
 use crate::server::body::ResponseBody;
-use crate::server::health::{Health, Readiness};
+use crate::server::health::{Health, Readiness, store_health};
 use crate::server::listener::{Listener, Peer};
 use crate::store::Store;
 use crate::worker::{advice, certificates, rules, space, sweep};
@@ -71,6 +71,15 @@ impl Control {
         Ok(Self { readiness, store: Arc::clone(engine.store()), signals: Signals::listen()?, stop, tasks })
     }
 
+    /// What becomes of them now. A file that was opened has just been written.
+    async fn guarded_calls(&self, store: &StoreUrl) -> String {
+        let error = match store {
+            StoreUrl::Memory | StoreUrl::File(_) => None,
+            StoreUrl::Redis(_) => store_health(self.store.as_ref()).await.error,
+        };
+        error.map_or_else(|| "taken".to_owned(), |error| format!("refused until the store is there: {error}"))
+    }
+
     /// Ready while `serving`; a signal or the end of the store stops it, and what is under way is let finish.
     pub(super) async fn until_stopped(
         mut self,
@@ -80,7 +89,9 @@ impl Control {
         self.readiness.set_ready();
         let server = &common.shared.config.server;
         let store = place_of(&common.shared.config.store.url);
-        tracing::info!(listen = %server.listen, admin = %server.admin, health = %server.health, store, "ready");
+        let guarded_calls = self.guarded_calls(&common.shared.config.store.url).await;
+        let (listen, admin, health) = (server.listen, server.admin, server.health);
+        tracing::info!(%listen, %admin, %health, store, guarded_calls, "ready");
         let stopping = async {
             let ended = tokio::select! {
                 ended = self.store.ended() => Some(ended),

@@ -16,6 +16,7 @@ pub fn run(source: &Source, environment: &Environment) -> Result<ExitCode, Comma
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
-    app::run(config)?;
+    // The last line of the program is for people; whoever collects the log reads this one.
+    app::run(config).inspect_err(|error| tracing::error!(error = telemetry::story(error), "the gateway ends"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,5 @@
 //! `/livez` and `/readyz`: whether the process lives, and whether it should get requests.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -14,7 +13,8 @@ use crate::engine::answer::Marks;
 use crate::engine::problem::{Code, Problem};
 use crate::server::body::ResponseBody;
 use crate::server::respond;
-use crate::store::{Store, StoreError};
+use crate::store::Store;
+use crate::telemetry::story;
 
 /// Probes have short timeouts of their own, and the store must not make one late that does not ask for it.
 const STORE_PATIENCE: Duration = Duration::from_millis(500);
@@ -128,15 +128,9 @@ impl Health {
 pub async fn store_health(store: &dyn Store) -> StoreHealth {
     match timeout(STORE_PATIENCE, store.ping()).await {
         Ok(Ok(())) => StoreHealth { ok: true, error: None },
-        Ok(Err(error)) => StoreHealth { ok: false, error: Some(with_sources(&error)) },
+        Ok(Err(error)) => StoreHealth { ok: false, error: Some(story(&error)) },
         Err(_) => StoreHealth { ok: false, error: Some("no answer yet".to_owned()) },
     }
-}
-
-/// The whole story: "cannot be reached" alone leaves an operator to guess.
-fn with_sources(error: &StoreError) -> String {
-    let sources = std::iter::successors(error.source(), |error| (*error).source());
-    sources.fold(error.to_string(), |story, error| format!("{story}: {error}"))
 }
 
 #[cfg(test)]

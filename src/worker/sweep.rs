@@ -37,21 +37,24 @@ pub async fn sweep(engine: Arc<Engine>, stop: CancellationToken) {
 struct Outage(Option<Instant>);
 
 impl Outage {
-    fn note<T>(&mut self, step: &Result<T, StoreError>) {
-        match (self.0, step) {
-            (None, Err(error)) => {
-                self.0 = Some(Instant::now());
-                tracing::warn!(
-                    error = error as &dyn std::error::Error,
-                    "store away: guarded calls get 503 store-unavailable and are not sent; reads pass"
-                );
-            }
-            (Some(since), Ok(_)) => {
-                self.0 = None;
-                let away_ms = crate::clock::millis(since.elapsed());
-                tracing::info!(away_ms, "store back: guarded calls are made again");
-            }
-            (None, Ok(_)) | (Some(_), Err(_)) => {}
+    fn begins(&mut self, error: &StoreError) {
+        if self.0.is_none() {
+            self.0 = Some(Instant::now());
+            tracing::warn!(
+                error = error as &dyn std::error::Error,
+                "store away: guarded calls get 503 store-unavailable and are not sent; reads pass"
+            );
+        }
+    }
+
+    /// A store that is read again may still take no step: after a failover its replicas are away. A step is asked for
+    /// only here, for it is a write.
+    async fn ends(&mut self, engine: &Engine) {
+        let Some(since) = self.0 else { return };
+        if engine.store().ping().await.is_ok() {
+            self.0 = None;
+            let away_ms = crate::clock::millis(since.elapsed());
+            tracing::info!(away_ms, "store back: guarded calls are made again");
         }
     }
 }
@@ -63,7 +66,10 @@ async fn recover_due(engine: &Arc<Engine>, unreadable: &mut HashSet<OperationId>
         unreadable.clear();
     }
     let due = engine.store().due(OPERATIONS + unreadable.len()).await;
-    outage.note(&due);
+    match &due {
+        Err(error) => outage.begins(error),
+        Ok(_) => outage.ends(engine).await,
+    }
     tell_of_loss(engine, due.as_ref().err());
     let Ok(due) = due else { return };
     let mut looks = JoinSet::new();

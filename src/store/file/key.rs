@@ -24,8 +24,8 @@ pub enum KeyError {
     Malformed { path: PathBuf, source: KeyTextError },
     #[error(
         "the store is encrypted with key {id}, which is neither in store.encryption nor in {}; put it back. To give up \
-         the receipts and requests that it sealed, delete the row '{NOTE}' of the table notes",
-        path.display()
+         the receipts and requests that it sealed: sqlite3 {} \"DELETE FROM notes WHERE name = '{NOTE}'\"",
+        path.display(), path.with_extension("").display()
     )]
     Missing { path: PathBuf, id: String },
     #[error(transparent)]

@@ -82,7 +82,11 @@ impl Lineage {
     pub(super) fn of(connection: &Connection, lock: &Lock, durability: Durability) -> Result<Self, OpenError> {
         let mark = match (read_beside(lock)?, read_within(connection)?) {
             (None, None) => Mark { id: u64::from_be_bytes(new_id()?), generation: 0 },
-            (None, Some(held)) => held,
+            (None, Some(held)) => {
+                let path = lock.path().display();
+                tracing::warn!(%path, "no mark beside the store: the file is taken as it is, whatever it may have lost");
+                held
+            }
             (Some(last), Some(held)) if last.id != held.id => return Err(replaced(lock).into()),
             (Some(last), Some(held)) if last.generation > held.generation => {
                 return Err(LineageError::Older(lock.path().to_owned()).into());

@@ -54,8 +54,9 @@ pub struct FileStore {
     sealer: Sealer,
     timeout: Duration,
     doubt: Doubt,
-    writer: Writer,
+    // Dropped before the writer, which empties the log at its end and has to be alone for that.
     readers: Readers,
+    writer: Writer,
     // Dropped last: nobody else may open the file while a thread still uses it.
     lock: lock::Lock,
 }

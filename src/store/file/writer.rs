@@ -149,8 +149,10 @@ impl Committer {
         if self.doubt.cause().is_some() {
             return;
         }
+        // It would be in the way.
+        drop(self.pages);
         if let Err(error) = empty_log(&self.connection) {
-            tracing::warn!(%error, "the log of the store is left for the next start");
+            tracing::info!(%error, "the log of the store is left for the next start; nothing in it is lost");
         }
     }
 }

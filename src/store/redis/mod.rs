@@ -459,7 +459,10 @@ impl Store for RedisStore {
     async fn ping(&self) -> Result<(), StoreError> {
         let mut command = Cmd::new();
         command.arg("SET").arg(self.keys.probe()).arg(self.now().0).arg("PX").arg(PROBE);
-        self.connection.ask(self.connection.deadline(), &Request::One(command), replies::okay).await
+        let deadline = self.connection.deadline();
+        let ((), done) = self.connection.ask_placed(deadline, &Request::One(command), replies::okay).await?;
+        let replicated = done.replicated(self.keys.probe(), deadline).await;
+        replicated.map_err(|shortfall| StoreError::Unreplicated(shortfall.into()))
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Place {
 /// Why a step does not count.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Shortfall {
-    #[error("{reached} replicas have it, and {needed} are needed")]
+    #[error("of {needed} replicas that have to have it, {reached} did in time")]
     TooFew { reached: usize, needed: usize },
     #[error("the server is not the same master as before")]
     OtherMaster,
