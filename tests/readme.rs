@@ -10,6 +10,7 @@ mod sandbox;
 #[path = "readme/service.rs"]
 mod service;
 
+use std::fs;
 use std::path::Path;
 
 use oncegate::engine::problem::Code;
@@ -87,7 +88,12 @@ fn the_files_that_are_linked_are_there() {
     let links = readme().links();
     assert!(links.len() > 5, "{links:?}");
     for link in links.iter().filter(|link| !link.starts_with("http")) {
-        assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(link).is_file(), "{link}");
+        let (file, place) = link.split_once('#').unwrap_or((link, ""));
+        let text =
+            fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap_or_else(|_| panic!("{link}"));
+        let mut headings = text.lines().filter_map(|line| line.strip_prefix("## "));
+        let is_there = headings.any(|heading| heading.to_lowercase().replace(' ', "-") == place);
+        assert!(place.is_empty() || is_there, "{link}");
     }
 }
 

@@ -13,7 +13,9 @@ use tokio::time::Instant;
 
 use crate::command::Source;
 use crate::command::terminal::say;
-use crate::config::{Config, ConfigErrors, Effect, Environment, KeyMode, Route, Server, ServerTls, upstream_target};
+use crate::config::{
+    Config, ConfigErrors, Effect, Environment, KeyMode, Route, Server, ServerTls, duration_text, upstream_target,
+};
 use crate::engine::call::Call;
 use crate::engine::name::{Sighted, sight};
 use crate::operation::admission::Repeat;
@@ -169,15 +171,15 @@ fn print_policy(config: &Config, call: &Call) {
     };
     say(format_args!("lost answer  {after_loss}"));
     say(format_args!(
-        "attempts     up to {}, {} ms each, {} ms in all",
+        "attempts     up to {}, {} each, {} in all",
         retry.max_attempts,
-        retry.attempt_timeout.as_millis(),
-        retry.deadline.as_millis()
+        duration_text(retry.attempt_timeout),
+        duration_text(retry.deadline)
     ));
     say(format_args!(
-        "kept         receipt {} s, tombstone {} s, in {}",
-        call.route.receipts.as_secs(),
-        call.route.tombstones.as_secs(),
+        "kept         receipt {}, tombstone {}, in {}",
+        duration_text(call.route.receipts),
+        duration_text(call.route.tombstones),
         config.store.url.kind()
     ));
 }

@@ -1,16 +1,20 @@
 //! What a configuration comes to, for `oncegate check`.
 
 use std::fmt::{self, Write};
+use std::fs;
+use std::io::ErrorKind;
 use std::net::IpAddr;
+use std::path::Path;
 
 use http::Method;
 
-use super::explain::RouteExplained;
+use super::explain::{RouteExplained, Shown};
 use super::rules::{Effect, Forward, KeyMode};
 use super::words::Word;
 use super::{Callers, Config, Durability, Route, StoreUrl, Upstream};
 use crate::operation::admission::Repeat;
 use crate::protocol::Protocol;
+use crate::sealing_key::SealingKey;
 
 impl Config {
     /// The routes in the order in which they are tried, each value with its origin, then what deserves a second look.
@@ -54,6 +58,7 @@ impl Config {
         server.tls.as_ref().map_or(Ok(()), |tls| writeln!(text, "tls      {tls}"))?;
         let store = &self.store;
         write!(text, "store    {}, namespace {}, max_open {}", store.url, store.namespace, store.max_open)?;
+        write!(text, ", lease {}, timeout {}", store.lease.shown(), store.timeout.shown())?;
         store.durability.map_or(Ok(()), |durability| write!(text, ", durability {}", durability.word()))?;
         store.replicas.map_or(Ok(()), |replicas| write!(text, " ({replicas})"))?;
         writeln!(text)?;
@@ -75,7 +80,7 @@ impl Config {
     fn at_rest(&self) -> Option<String> {
         match (self.store.encryption.as_slice(), &self.store.url) {
             (_, StoreUrl::Memory) => None,
-            ([], StoreUrl::File(path)) => Some(format!("encrypted with the key in {}.key", path.display())),
+            ([], StoreUrl::File(path)) => Some(key_beside(path)),
             ([], StoreUrl::Redis(_)) => Some("not encrypted".to_owned()),
             ([first], _) => Some(format!("encrypted with key {}", first.id())),
             ([first, older @ ..], _) => {
@@ -137,6 +142,23 @@ impl fmt::Display for Callers {
                 write!(f, "token ({})", names.join(", "))
             }
         }
+    }
+}
+
+/// The key that is made by itself, as far as it is there.
+fn key_beside(store: &Path) -> String {
+    let path = format!("{}.key", store.display());
+    match fs::read_to_string(&path) {
+        Ok(text) => match SealingKey::parse_lines(&text) {
+            Ok(keys) => {
+                let ids: Vec<_> = keys.iter().map(|key| key.id().to_string()).collect();
+                format!("encrypted with key {} of {path}", ids.join(", "))
+            }
+            Err(error) => format!("no start: {path} holds one key a line: {error}"),
+        },
+        Err(error) if error.kind() != ErrorKind::NotFound => format!("no start: {path} cannot be read: {error}"),
+        Err(_) if store.exists() => format!("no start if {} is encrypted: its key {path} is missing", store.display()),
+        Err(_) => format!("encrypted with a key that the first start makes in {path}"),
     }
 }
 

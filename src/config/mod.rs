@@ -61,6 +61,7 @@ pub use self::target::upstream_target;
 pub use self::template::init_template;
 pub use self::text::Environment;
 pub use self::tree::Place;
+pub use self::units::duration_text;
 
 /// The whole of `gateway.toml`, resolved.
 #[derive(Clone, Debug)]

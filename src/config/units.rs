@@ -59,7 +59,7 @@ pub(super) fn rate(text: &str) -> Result<(NonZeroU32, Duration), Accepts> {
 }
 
 /// The duration in the largest unit that leaves no rest; one or two of a unit read better in the next one, as `24h`.
-pub(super) fn duration_text(duration: Duration) -> String {
+pub fn duration_text(duration: Duration) -> String {
     let milliseconds = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let is_few = |(name, scale): &(&str, u64)| matches!(*name, "d" | "h" | "m") && milliseconds <= 2 * scale;
     text_of(milliseconds, MILLISECONDS.into_iter().filter(|unit| !is_few(unit)), "0s")

@@ -42,7 +42,7 @@ fn a_key_is_named_by_its_id_only() {
     let ids = crate::sealing_key::SealingKey::parse_lines(&keys.join("\n")).unwrap();
     let named = format!("at rest encrypted with key {}, read also with {}", ids[0].id(), ids[1].id());
     assert_eq!(at_rest("encryption = { env = \"KEYS\" }"), named);
-    assert_eq!(at_rest(""), "at rest encrypted with the key in data/oncegate.db.key");
+    assert_eq!(at_rest(""), "at rest encrypted with a key that the first start makes in data/oncegate.db.key");
     assert_eq!(at_rest("url = \"redis://127.0.0.1:1\"\nnamespace = \"a\""), "at rest not encrypted");
     assert_eq!(at_rest("url = \"memory:\""), "");
 }

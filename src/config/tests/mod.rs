@@ -3,6 +3,7 @@
 mod accepted;
 mod certified;
 mod describing;
+mod documented;
 mod encrypting;
 mod overriding;
 mod refused;
