@@ -172,7 +172,7 @@ impl Engine {
     /// A call without a key of its own meets one of the same content.
     pub(super) fn look_alike(&self, named: &NamedCall, found: &Found) -> Alike {
         let operation = &found.operation;
-        if operation.stops_alike() {
+        if operation.stops_alike(self.store.now()) {
             return Alike::Stops(Box::new(refusal::unresolved_alike(named, found)));
         }
         let window = operation.identity.alike.and_then(|alike| alike.until);

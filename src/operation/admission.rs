@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::operation::{Fingerprint, Kept, Operation, State, StateName, StoredRequest};
+use crate::operation::{Blocking, Fingerprint, Kept, Operation, State, StateName, StoredRequest};
 
 /// If an upstream gets the same call twice, is that harmless?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -117,8 +117,11 @@ impl Operation {
     }
 
     /// Whether an identical unnamed call must not run while this one stands as it does.
-    pub fn stops_alike(&self) -> bool {
-        matches!(self.state.name(), StateName::Unknown | StateName::AwaitingApproval)
+    pub fn stops_alike(&self, now: Timestamp) -> bool {
+        self.blocks_alike().is_some_and(|(_, blocking)| match blocking {
+            Blocking::Always | Blocking::From(_) => blocking.holds_at(now),
+            Blocking::Until(_) => false,
+        })
     }
 
     /// Whether a byte may go at `now`: a repeat that the upstream no longer knows as one would run anew.

@@ -95,6 +95,36 @@ pub struct Alike {
     pub until: Option<Timestamp>,
 }
 
+/// When an identical unnamed call has to stop at an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocking {
+    /// Until this one moves.
+    Always,
+    Until(Timestamp),
+    /// Its owner may go away: from the end of his lease on nobody knows whether it ran.
+    From(Timestamp),
+}
+
+impl Blocking {
+    pub fn holds_at(self, now: Timestamp) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Until(end) => end > now,
+            Self::From(begin) => begin <= now,
+        }
+    }
+
+    /// As one number that stores can compare: an end, or a begin below zero; `None` has no end.
+    pub fn as_number(self) -> Option<i64> {
+        let signed = |time: Timestamp| i64::try_from(time.0).unwrap_or(i64::MAX);
+        match self {
+            Self::Always => None,
+            Self::Until(end) => Some(signed(end)),
+            Self::From(begin) => Some(-signed(begin)),
+        }
+    }
+}
+
 /// Who may write a record next. The store compares all of it but `write` before it changes anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fence {
@@ -135,13 +165,17 @@ impl Operation {
         self.expires_at.is_none()
     }
 
-    /// Whether an identical unnamed call has to stop here, and until when (`None`: until this one moves).
-    pub fn blocks_alike(&self) -> Option<(Alike, Option<Timestamp>)> {
+    /// Whether an identical unnamed call has to stop here, and when.
+    pub fn blocks_alike(&self) -> Option<(Alike, Blocking)> {
         let alike = self.identity.alike?;
-        match self.state.name() {
-            StateName::Unknown | StateName::AwaitingApproval => Some((alike, None)),
-            _ => alike.until.map(|until| (alike, Some(until))),
-        }
+        let blocking = match (&self.state, alike.until) {
+            (State::Unknown { .. } | State::AwaitingApproval, _) => Blocking::Always,
+            (_, Some(until)) => Blocking::Until(until),
+            (State::Sent { lease }, None) => Blocking::From(lease.until),
+            (State::Waiting { lease: Some(lease), .. }, None) if self.may_have_run => Blocking::From(lease.until),
+            (_, None) => return None,
+        };
+        Some((alike, blocking))
     }
 
     /// Whether the owner of `fence` still has it, though it may have been written since. Whoever ends a record whose

@@ -261,7 +261,7 @@ impl Entry {
     }
 
     fn blocks_alike(&self, now: Timestamp) -> bool {
-        self.operation.blocks_alike().is_some_and(|(_, until)| until.is_none_or(|until| until > now))
+        self.operation.blocks_alike().is_some_and(|(_, blocking)| blocking.holds_at(now))
     }
 
     fn found(&self, now: Timestamp) -> Found {

@@ -62,6 +62,7 @@ macro_rules! keeps_the_contract {
                 claims::keys_of_odd_bytes_stay_apart
                 claims::an_unresolved_call_stops_its_alike
                 claims::a_running_call_does_not_stop_its_alike
+                claims::a_call_whose_lease_is_over_stops_its_alike
                 claims::a_call_that_moved_on_lets_its_alike_pass
                 claims::an_alike_is_the_same_call_within_its_window_only
                 claims::of_two_unresolved_calls_the_end_of_one_frees_nothing

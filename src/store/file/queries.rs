@@ -49,7 +49,7 @@ pub(super) fn alike(
     let mut select = connection.prepare_cached(
         "SELECT id, record, receipt FROM operations
          LEFT JOIN receipts ON receipts.serial = operations.serial AND until > ?4
-         WHERE alike = ?1 AND (alike_until IS NULL OR alike_until > ?4)
+         WHERE alike = ?1 AND (alike_until IS NULL OR alike_until > ?4 OR alike_until BETWEEN -?4 AND 0)
            AND id <> ?2 AND id <> ?3 AND (expires IS NULL OR expires > ?4)
            AND NOT EXISTS (SELECT 1 FROM operations WHERE id = ?2 AND (expires IS NULL OR expires > ?4))
          LIMIT 1",

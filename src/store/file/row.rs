@@ -17,7 +17,7 @@ pub(super) struct Row {
     pub(super) due: Option<Timestamp>,
     pub(super) expires: Option<Timestamp>,
     pub(super) alike: Option<[u8; 32]>,
-    pub(super) alike_until: Option<Timestamp>,
+    pub(super) alike_until: Option<i64>,
     /// The scope, for as long as the operation is unfinished.
     pub(super) open: Option<[u8; 32]>,
     pub(super) event: Option<EventRow>,
@@ -61,7 +61,7 @@ impl Row {
             due: operation.due(),
             expires: operation.expires_at,
             alike: blocks.map(|(alike, _)| alike.digest),
-            alike_until: blocks.and_then(|(_, until)| until),
+            alike_until: blocks.and_then(|(_, blocking)| blocking.as_number()),
             open: operation.is_open().then_some(*operation.identity.scope.digest()),
             event: event(sealer, change)?,
             receipt: receipt(sealer, change)?,

@@ -134,7 +134,7 @@ fn insert(connection: &Connection, row: &Row) -> rusqlite::Result<bool> {
         row.due.map(at),
         row.expires.map(at),
         row.alike,
-        row.alike_until.map(at),
+        row.alike_until,
         row.open,
     ])?;
     Ok(inserted > 0)
@@ -147,15 +147,7 @@ pub(super) fn update(connection: &Connection, serial: i64, row: &Row) -> rusqlit
         "UPDATE operations SET record = ?2, due = ?3, expires = ?4, alike = ?5, alike_until = ?6, open = ?7
          WHERE serial = ?1",
     )?;
-    let given = params![
-        serial,
-        row.record,
-        row.due.map(at),
-        row.expires.map(at),
-        row.alike,
-        row.alike_until.map(at),
-        row.open,
-    ];
+    let given = params![serial, row.record, row.due.map(at), row.expires.map(at), row.alike, row.alike_until, row.open];
     update.execute(given).map(drop)
 }
 

@@ -18,9 +18,11 @@ if redis.call('GET', KEYS[8]) ~= epoch then
 end
 
 if alike and redis.call('EXISTS', KEYS[1]) == 0 then
-  for _, other in ipairs(redis.call('ZRANGEBYSCORE', alike, '(' .. now, '+inf', 'LIMIT', 0, 2)) do
-    if other ~= past then
-      return {write, 'alike', other}
+  for _, range in ipairs({{'(' .. now, '+inf'}, {'-' .. now, '0'}}) do
+    for _, other in ipairs(redis.call('ZRANGEBYSCORE', alike, range[1], range[2], 'LIMIT', 0, 2)) do
+      if other ~= past then
+        return {write, 'alike', other}
+      end
     end
   end
 end

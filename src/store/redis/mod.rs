@@ -493,8 +493,8 @@ fn keys_of_alike(operation: &Operation) -> usize {
 
 /// Until when an operation stands in the way of its look-alikes, as the score of a sorted set.
 fn end_as_alike(operation: &Operation) -> Option<String> {
-    let (_, until) = operation.blocks_alike()?;
-    Some(until.map_or_else(|| "+inf".to_owned(), |until| until.to_string()))
+    let (_, blocking) = operation.blocks_alike()?;
+    Some(blocking.as_number().map_or_else(|| "+inf".to_owned(), |until| until.to_string()))
 }
 
 /// The first bytes that the stored record must have; no record has those of a change that expects none.

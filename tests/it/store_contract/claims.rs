@@ -62,6 +62,19 @@ pub async fn a_running_call_does_not_stop_its_alike(store: &dyn Store) {
     won(store, claim_unnamed(store, "b", DIGEST, None)).await;
 }
 
+/// Whether its owner is alive nobody knows, and the sweep may not have looked yet.
+pub async fn a_call_whose_lease_is_over_stops_its_alike(store: &dyn Store) {
+    let running = put_sent(store, claim_unnamed(store, "a", DIGEST, None)).await;
+    let over = applied(store, running.renew(SOON, step(store.now())).unwrap()).await;
+    past(store, over.due().unwrap()).await;
+    let second = claim_unnamed(store, "b", DIGEST, None);
+    assert_eq!(store.claim(&second, None).await.unwrap(), alike(&over));
+    let renewed = applied(store, over.renew(HOUR, step(store.now())).unwrap()).await;
+    won(store, second).await;
+    applied(store, settled(store, &renewed, receipt("done"), KEPT_LONG)).await;
+    won(store, claim_unnamed(store, "c", DIGEST, None)).await;
+}
+
 pub async fn a_call_that_moved_on_lets_its_alike_pass(store: &dyn Store) {
     let unresolved = put_unknown(store, claim_unnamed(store, "a", DIGEST, None)).await;
     applied(store, settled(store, &unresolved, receipt("late"), KEPT_LONG)).await;
