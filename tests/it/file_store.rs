@@ -79,12 +79,31 @@ async fn a_file_without_a_count_of_the_unfinished_is_used_on() {
     let store = open_file(&path).unwrap();
     let before = put_unknown(&store, claim(&store, "before")).await;
     drop(store);
-    let older = "DROP INDEX operations_open; ALTER TABLE operations DROP COLUMN open;";
+    let older = "DROP INDEX operations_unowned; ALTER TABLE operations DROP COLUMN open;";
     Connection::open(&path).unwrap().execute_batch(older).unwrap();
     let store = open_file(&path).unwrap();
     assert_eq!(store.read(before.id).await.unwrap().unwrap().operation, before);
     won(&store, claim(&store, "after")).await;
     assert_eq!(store.count_open(&Scope::none()).await.unwrap(), 1, "what is written from now on is counted");
+}
+
+#[tokio::test]
+async fn a_file_with_another_index_of_the_unfinished_counts_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.db");
+    let store = open_file(&path).unwrap();
+    put_unknown(&store, claim(&store, "unowned")).await;
+    won(&store, claim(&store, "owned")).await;
+    put_settled(&store, "ended", KEPT_LONG).await;
+    assert_eq!(store.count_open(&Scope::none()).await.unwrap(), 2);
+    drop(store);
+    let older =
+        "DROP INDEX operations_unowned; CREATE INDEX operations_open ON operations (open) WHERE open IS NOT NULL";
+    Connection::open(&path).unwrap().execute_batch(older).unwrap();
+    let store = open_file(&path).unwrap();
+    assert_eq!(store.count_open(&Scope::none()).await.unwrap(), 2);
+    won(&store, claim(&store, "another")).await;
+    assert_eq!(store.count_open(&Scope::none()).await.unwrap(), 3);
 }
 
 #[tokio::test]

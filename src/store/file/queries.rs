@@ -102,7 +102,10 @@ pub(super) fn due(connection: &Connection, limit: usize, now: Timestamp) -> Resu
 }
 
 pub(super) fn count_open(connection: &Connection, scope: &Scope) -> Result<u64, Failure> {
-    let mut select = connection.prepare_cached("SELECT count(*) FROM operations WHERE open = ?1")?;
+    let mut select = connection.prepare_cached(
+        "SELECT (SELECT count(*) FROM operations WHERE open = ?1 AND due IS NULL)
+              + (SELECT count(*) FROM operations INDEXED BY operations_due WHERE due IS NOT NULL AND open = ?1)",
+    )?;
     let count: i64 = select.query_row([scope.digest()], |row| row.get(0))?;
     Ok(count.unsigned_abs())
 }
