@@ -33,13 +33,16 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 struct Measured {
     waits: Vec<Duration>,
     per_second: f64,
+    /// All threads of this process, for each.
+    cpu: Duration,
 }
 
 impl Measured {
-    fn new(mut waits: Vec<Duration>, length: Duration) -> Self {
+    fn new(mut waits: Vec<Duration>, length: Duration, cpu: Duration) -> Self {
         waits.sort_unstable();
         let per_second = waits.len() as f64 / length.as_secs_f64();
-        Self { waits, per_second }
+        let cpu = cpu.div_f64(waits.len().max(1) as f64);
+        Self { waits, per_second, cpu }
     }
 
     fn at(&self, share: f64) -> Duration {
@@ -47,9 +50,11 @@ impl Measured {
     }
 
     fn print(&self, name: &str, callers: usize) {
-        let Self { per_second, .. } = self;
+        let Self { per_second, cpu, .. } = self;
         let (half, most) = (self.at(0.5), self.at(0.99));
-        print!("{name:12} {callers:3} callers {per_second:8.0} steps/s  p50 {half:9.2?}  p99 {most:9.2?}");
+        print!(
+            "{name:12} {callers:3} callers {per_second:8.0} steps/s  p50 {half:9.2?}  p99 {most:9.2?}  CPU {cpu:8.2?}"
+        );
     }
 }
 
@@ -111,12 +116,12 @@ fn raw(directory: &Path) -> Result<Measured, Failure> {
         waits.push(begun.elapsed());
     }
     fs::remove_file(path)?;
-    Ok(Measured::new(waits, RAW))
+    Ok(Measured::new(waits, RAW, Duration::ZERO))
 }
 
 async fn steps(store: Arc<dyn Store>, callers: usize) -> Result<Measured, Failure> {
     let entropy = Entropy::system()?;
-    let end = Instant::now() + MEASURED;
+    let (end, before) = (Instant::now() + MEASURED, cpu());
     let mut running = JoinSet::new();
     for _ in 0..callers {
         running.spawn(calls_until(end, Arc::clone(&store), entropy.clone()));
@@ -125,7 +130,13 @@ async fn steps(store: Arc<dyn Store>, callers: usize) -> Result<Measured, Failur
     while let Some(done) = running.join_next().await {
         waits.extend(done??);
     }
-    Ok(Measured::new(waits, MEASURED))
+    Ok(Measured::new(waits, MEASURED, cpu().saturating_sub(before)))
+}
+
+/// What this process has used so far.
+fn cpu() -> Duration {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(used).unwrap_or_default()
 }
 
 async fn calls_until(end: Instant, store: Arc<dyn Store>, entropy: Entropy) -> Result<Vec<Duration>, Failure> {
