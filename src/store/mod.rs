@@ -4,6 +4,7 @@
 //! write carries an identifier that the record remembers.
 
 mod checksum;
+mod ended;
 pub mod file;
 pub mod memory;
 pub mod record;
@@ -207,6 +208,11 @@ pub trait Store: Send + Sync + 'static {
     async fn write(&self, change: &Change) -> Result<Written, StoreError>;
 
     async fn read(&self, id: OperationId) -> Result<Option<Found>, StoreError>;
+
+    /// A record that has ended, where the store can show it without a wait.
+    fn at_hand(&self, _id: OperationId) -> Option<Found> {
+        None
+    }
 
     async fn request(&self, id: OperationId) -> Result<Option<StoredRequest>, StoreError>;
 

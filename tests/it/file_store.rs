@@ -202,6 +202,32 @@ async fn a_file_that_cannot_be_written_refuses_in_time_and_recovers() {
     assert_eq!(store.write(&sent(&store, &again.operation)).await.unwrap(), Written::Applied);
 }
 
+#[tokio::test]
+async fn what_is_at_hand_is_what_is_stored() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.db");
+    let store = open_file(&path).unwrap();
+    let running = claim(&store, "running");
+    won(&store, running.clone()).await;
+    assert_eq!(store.at_hand(running.operation.id), None, "it has no receipt yet");
+    let kept = put_settled(&store, "kept", KEPT_LONG).await;
+    let found = store.at_hand(kept.id).unwrap();
+    assert_eq!(Some(&found), store.read(kept.id).await.unwrap().as_ref());
+    assert_eq!(found.receipt, Some(receipt("done")));
+
+    let shell = Connection::open(&path).unwrap();
+    shell.execute("UPDATE receipts SET receipt = zeroblob(40)", []).unwrap();
+    assert_eq!(store.at_hand(kept.id), None, "a damaged receipt is left to the claim, which tells");
+    shell.execute("DELETE FROM operations", []).unwrap();
+    assert_eq!(store.at_hand(kept.id), None);
+    let short = put_settled(&store, "short", Retention { receipts: SOON, tombstones: HOUR }).await;
+    past(&store, short.state.settled().unwrap().receipt_until).await;
+    assert_eq!(store.at_hand(short.id), None, "its time is over");
+    drop(store);
+    let store = open_file(&path).unwrap();
+    assert_eq!(store.at_hand(short.id), None);
+}
+
 #[test]
 fn a_file_of_another_kind_is_refused_and_left_alone() {
     let directory = tempfile::tempdir().unwrap();
