@@ -29,6 +29,7 @@ use crate::store::file::{self, FileStore};
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{self, RedisStore};
 use crate::store::{Sealer, Store, StoreError};
+use crate::telemetry;
 use crate::tls::{TlsError, client_config};
 use crate::upstream::{Client, Connector, Endpoint, MAX_IDLE, POOL_IDLE, Settings, TcpConnector};
 
@@ -87,6 +88,7 @@ enum StoreSource {
 /// # Errors
 /// The gateway could not start and nothing was served, or its store ended while it ran.
 pub fn run(config: Config) -> Result<(), AppError> {
+    let _lines = telemetry::hold_lines();
     let runtime = runtime()?;
     let _guard = runtime.enter();
     let threads = config.server.threads.get();
@@ -106,8 +108,9 @@ pub fn run(config: Config) -> Result<(), AppError> {
     ended
 }
 
+/// A runtime for a thread that holds lines of the log back.
 fn runtime() -> io::Result<Runtime> {
-    Builder::new_current_thread().enable_all().build()
+    Builder::new_current_thread().enable_all().on_thread_park(telemetry::write_held).build()
 }
 
 fn listen(address: SocketAddr, threads: usize) -> Result<TcpListener, AppError> {
@@ -117,6 +120,7 @@ fn listen(address: SocketAddr, threads: usize) -> Result<TcpListener, AppError> 
 /// A further thread: a runtime, a listener, pools and a store connection of its own.
 fn spawn(common: Arc<Common>, socket: TcpListener) -> Result<thread::JoinHandle<Result<(), AppError>>, AppError> {
     let work = move || {
+        let _lines = telemetry::hold_lines();
         let served = runtime()?.block_on(async { common.serve(common.engine().await?, socket).await });
         common.stop.cancel();
         served
