@@ -1,5 +1,7 @@
 //! Who is asking. Keys of two scopes never meet.
 
+use std::sync::LazyLock;
+
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -14,7 +16,8 @@ pub struct Scope {
 impl Scope {
     /// One agent, one sidecar: everybody is the same caller.
     pub fn none() -> Self {
-        Self::new("none", b"", "")
+        static NONE: LazyLock<Scope> = LazyLock::new(|| Scope::new("none", b"", ""));
+        NONE.clone()
     }
 
     /// By the bytes of a credential. `kind` keeps an `Authorization` apart from an `X-Api-Key` of the same bytes.

@@ -23,22 +23,27 @@ pub const MAX_FIELDS: usize = 100;
 
 /// The name of this process in `Via`, by which it knows a request that it has already passed on.
 #[derive(Clone, Debug)]
-pub struct Instance(String);
+pub struct Instance {
+    name: String,
+    via: HeaderValue,
+}
 
 impl Instance {
     /// A new name for each process: gateways that stand behind one another are no loop.
     pub fn new(entropy: &Entropy) -> Self {
-        Self(format!("oncegate-{:016x}", u64::from_be_bytes(entropy.bytes())))
+        let name = format!("oncegate-{:016x}", u64::from_be_bytes(entropy.bytes()));
+        let via = HeaderValue::try_from(format!("1.1 {name}"));
+        Self { name, via: via.unwrap_or(HeaderValue::from_static("1.1 oncegate")) }
     }
 
     /// The line to add to every request that goes upstream.
     pub fn via(&self) -> HeaderValue {
-        HeaderValue::try_from(format!("1.1 {}", self.0)).unwrap_or(HeaderValue::from_static("1.1 oncegate"))
+        self.via.clone()
     }
 
     fn has_seen(&self, headers: &HeaderMap) -> bool {
         let lines = headers.get_all(VIA).iter().filter_map(|line| line.to_str().ok());
-        lines.flat_map(|line| line.split(',')).any(|hop| hop.split_whitespace().nth(1) == Some(&self.0))
+        lines.flat_map(|line| line.split(',')).any(|hop| hop.split_whitespace().nth(1) == Some(&self.name))
     }
 }
 

@@ -80,9 +80,33 @@ impl Sink for Vec<u8> {
     }
 }
 
-impl Sink for Sha256 {
+/// Bytes that are hashed at once.
+const BLOCK: usize = 1024;
+
+/// Hashes what it is given, in pieces of a size that pays: canonical JSON comes a few bytes at a time.
+struct Hashing {
+    hash: Sha256,
+    waiting: Vec<u8>,
+}
+
+impl Hashing {
+    fn digest(mut self) -> [u8; 32] {
+        self.hash.update(&self.waiting);
+        self.hash.finalize().into()
+    }
+}
+
+impl Sink for Hashing {
     fn put(&mut self, bytes: &[u8]) {
-        self.update(bytes);
+        if self.waiting.len() + bytes.len() > BLOCK {
+            self.hash.update(&self.waiting);
+            self.waiting.clear();
+        }
+        if bytes.len() > BLOCK {
+            self.hash.update(bytes);
+        } else {
+            self.waiting.extend_from_slice(bytes);
+        }
     }
 }
 
@@ -121,11 +145,12 @@ impl<'a> Payload<'a> {
 
     /// SHA-256 over `oncegate-payload-1`, the kind and the canonical form, a line feed after the first and the second.
     pub fn digest(&self, ignored: &[Ignored]) -> [u8; 32] {
-        let mut hash = Sha256::new_with_prefix(b"oncegate-payload-1\n");
-        hash.update(self.kind());
-        hash.update(b"\n");
+        let mut hash = Hashing { hash: Sha256::new(), waiting: Vec::with_capacity(BLOCK) };
+        hash.put(b"oncegate-payload-1\n");
+        hash.put(self.kind().as_bytes());
+        hash.put(b"\n");
         self.write(ignored, &mut hash);
-        hash.finalize().into()
+        hash.digest()
     }
 
     /// The canonical form itself.
