@@ -188,6 +188,9 @@ impl Engine {
 
     /// A store that does not answer at a gate would not take a claim either, and each question may take its whole timeout.
     async fn through_gates(self: &Arc<Self>, mut named: NamedCall) -> Answer {
+        if let Some(replay) = self.replay_at_hand(&named) {
+            return replay;
+        }
         if let Err(error) = self.find_former(&mut named).await {
             self.note_unreadable(named.id, &error);
             return refusal::store_unavailable(&named, &error).answer();
@@ -201,6 +204,14 @@ impl Engine {
             Ok(Some(refused)) => refused,
             Err(error) => refusal::store_unavailable(&named, &error).answer(),
         }
+    }
+
+    /// A receipt that needs no wait needs no flight, no claim and no task.
+    fn replay_at_hand(&self, named: &NamedCall) -> Option<Answer> {
+        let found = self.store.at_hand(named.id)?;
+        let row = found.operation.admit(Some(&named.identity.fingerprint), &named.resend_rule(), self.store.now());
+        let is_replay = row == Admission::Replay && found.receipt.is_some();
+        is_replay.then(|| refusal::of_record(&found, row).answer())
     }
 
     /// The route's rate counts sends that may come, not looks at the past: an existing record answers first.

@@ -49,6 +49,11 @@ impl Store for MemoryStore {
         Ok(self.records().live(id, now).map(|entry| entry.found(now)))
     }
 
+    fn at_hand(&self, id: OperationId) -> Option<Found> {
+        let now = self.now();
+        self.records().live(id, now).filter(|entry| entry.receipt.is_some()).map(|entry| entry.found(now))
+    }
+
     async fn request(&self, id: OperationId) -> Result<Option<StoredRequest>, StoreError> {
         Ok(self.records().live(id, self.now()).and_then(|entry| entry.request.clone()))
     }

@@ -13,6 +13,7 @@ pub async fn a_receipt_ends_before_its_tombstone(store: &dyn Store) {
     past(store, ended.state.settled().unwrap().receipt_until).await;
     let tombstone = Found::new(ended.clone(), None);
     assert_eq!(store.read(ended.id).await.unwrap(), Some(tombstone.clone()));
+    assert!(store.at_hand(ended.id).is_none_or(|found| found == tombstone));
     let claimed = store.claim(&claim(store, "tombstone"), None).await.unwrap();
     assert_eq!(claimed, Claimed::Exists(Box::new(tombstone.clone())));
     store.purge(100).await.unwrap();
@@ -22,7 +23,7 @@ pub async fn a_receipt_ends_before_its_tombstone(store: &dyn Store) {
 pub async fn a_record_that_ended_leaves_nothing(store: &dyn Store) {
     let ended = put_settled(store, "gone", Retention { receipts: SOON, tombstones: SOON }).await;
     past(store, ended.expires_at.unwrap()).await;
-    assert_eq!(store.read(ended.id).await.unwrap(), None);
+    assert_eq!((store.read(ended.id).await.unwrap(), store.at_hand(ended.id)), (None, None));
     assert!(store.events(ended.id).await.unwrap().is_empty());
     assert_eq!(store.list(None, 10).await.unwrap().operations, []);
     // A server may keep it longer by as much as the write was under way.
@@ -64,6 +65,8 @@ pub async fn purging_leaves_what_lives(store: &dyn Store) {
     assert_eq!(store.read(unresolved.id).await.unwrap().unwrap().operation.state.name(), StateName::Unknown);
     assert_eq!(store.read(running.id).await.unwrap().unwrap().operation, running);
     assert_eq!(store.read(ended.id).await.unwrap().unwrap().receipt, Some(receipt("done")));
+    assert_eq!(store.at_hand(running.id), None);
+    assert!(store.at_hand(ended.id).is_none_or(|found| found.receipt == Some(receipt("done"))));
     assert_eq!(store.events(ended.id).await.unwrap().len(), 3);
 }
 
