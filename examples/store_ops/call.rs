@@ -33,7 +33,7 @@ pub(crate) fn claim(now: Timestamp, entropy: &Entropy) -> Result<Change, Failure
     let request = StoredRequest {
         method: "POST".to_owned(),
         target: "/charges".to_owned(),
-        headers: http::HeaderMap::new(),
+        headers: std::sync::Arc::default(),
         body: vec![b'x'; 512].into(),
         had_credential: false,
     };
@@ -45,7 +45,7 @@ pub(crate) fn claim(now: Timestamp, entropy: &Entropy) -> Result<Change, Failure
 
 /// An answer of 1 KiB.
 pub(crate) fn settle(operation: &Operation, now: Timestamp, entropy: &Entropy) -> Result<Change, Failure> {
-    let receipt = Receipt { status: 200, headers: http::HeaderMap::new(), body: vec![b'x'; 1024].into() };
+    let receipt = Receipt { status: 200, headers: std::sync::Arc::default(), body: vec![b'x'; 1024].into() };
     let settled = Settled {
         status: 200,
         length: 1024,

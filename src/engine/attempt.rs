@@ -1,5 +1,6 @@
 //! One attempt: connect, make the intent durable, send once, read the head.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,11 +31,16 @@ pub(super) const UNASKED: &str = "the upstream switched to a protocol that nobod
 /// In the head of an answer without a body, or in its trailers.
 const GRPC_STATUS: [&str; 2] = ["grpc-status", "oncegate-trailer-grpc-status"];
 
+/// Header lines that come to those of a request.
+type Lines = Vec<(HeaderName, HeaderValue)>;
+
 /// The request as every attempt of a run sends it.
 pub struct Outgoing {
     pub method: Method,
     uri: Uri,
-    headers: HeaderMap,
+    headers: Arc<HeaderMap>,
+    credentials: Lines,
+    own: Lines,
     body: Bytes,
 }
 
@@ -93,40 +99,49 @@ impl Outgoing {
     /// The stored request with the caller's credentials, the configured headers, and the key that the upstream gets.
     pub(super) fn new(dispatch: &Dispatch, key: Option<&str>) -> Option<Self> {
         let Dispatch { route, request, credentials, .. } = dispatch;
-        let mut headers = request.headers.clone();
-        for (name, value) in credentials {
-            headers.append(name, value.clone());
-        }
-        add_route_headers(&mut headers, route, key)?;
-        let method = Method::from_bytes(request.method.as_bytes()).ok()?;
-        Some(Self { method, uri: request.target.parse().ok()?, headers, body: request.body.clone() })
+        Some(Self {
+            method: Method::from_bytes(request.method.as_bytes()).ok()?,
+            uri: request.target.parse().ok()?,
+            own: route_lines(&request.headers, route, key)?,
+            headers: Arc::clone(&request.headers),
+            credentials: credentials.clone(),
+            body: request.body.clone(),
+        })
     }
 
     fn request(&self, attempt: u32, left: Duration) -> Request<SendBody> {
         let mut request = Request::new(SendBody::Full(self.body.clone()));
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self.uri.clone();
-        *request.headers_mut() = self.headers.clone();
-        request.headers_mut().insert(ATTEMPT, HeaderValue::from(attempt));
-        request.headers_mut().insert(TIMEOUT, HeaderValue::from(millis(left)));
+        *request.headers_mut() = HeaderMap::clone(&self.headers);
+        let headers = request.headers_mut();
+        headers.extend(self.credentials.iter().cloned());
+        insert(headers, self.own.iter().cloned());
+        headers.insert(ATTEMPT, HeaderValue::from(attempt));
+        headers.insert(TIMEOUT, HeaderValue::from(millis(left)));
         request
     }
 }
 
-/// What every request to the route's upstream carries beside the caller's own headers.
-pub fn add_route_headers(headers: &mut HeaderMap, route: &Route, key: Option<&str>) -> Option<()> {
+/// What every request to the route's upstream carries beside the caller's own `headers`, or in their place.
+pub(super) fn route_lines(headers: &HeaderMap, route: &Route, key: Option<&str>) -> Option<Lines> {
     let upstream = &route.upstream;
-    for (name, value) in &upstream.headers {
-        headers.insert(name.clone(), value.clone());
-    }
-    if !upstream.keeps_client_host || !headers.contains_key(HOST) {
-        headers.insert(HOST, HeaderValue::from_str(&upstream.authority).ok()?);
+    let mut lines = upstream.headers.clone();
+    let has_host = headers.contains_key(HOST) || lines.iter().any(|(name, _)| name == HOST);
+    if !upstream.keeps_client_host || !has_host {
+        lines.push((HOST, HeaderValue::from_str(&upstream.authority).ok()?));
     }
     if let Some(key) = key {
         let name = route.key.upstream_header.as_ref().unwrap_or(&route.key.header);
-        headers.insert(name.clone(), HeaderValue::from_str(key).ok()?);
+        lines.push((name.clone(), HeaderValue::from_str(key).ok()?));
     }
-    Some(())
+    Some(lines)
+}
+
+pub(super) fn insert(headers: &mut HeaderMap, lines: impl IntoIterator<Item = (HeaderName, HeaderValue)>) {
+    for (name, value) in lines {
+        headers.insert(name, value);
+    }
 }
 
 impl Run<'_> {

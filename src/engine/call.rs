@@ -26,7 +26,7 @@ pub struct Call {
     /// Path and query as they came.
     pub target: String,
     /// As they go upstream: hop-by-hop headers and ours are gone, `Via` and `X-Forwarded-*` are there.
-    pub headers: HeaderMap,
+    pub headers: Arc<HeaderMap>,
     pub body: Bytes,
     /// No attempt starts later.
     pub deadline: Instant,
@@ -39,7 +39,7 @@ pub struct Call {
 pub struct NamedCall {
     pub call: Call,
     pub id: OperationId,
-    pub identity: Identity,
+    pub identity: Arc<Identity>,
     /// Another payload is not another use of the key, but another payload for the same session and step.
     pub named_by_step: bool,
     /// The derived key of the same call if `on_changed_payload` were the opposite: records outlive a change of it.
@@ -53,10 +53,10 @@ impl Call {
 
     /// What may be kept of the request: everything but the caller's credentials.
     pub fn stored(&self) -> StoredRequest {
-        let mut kept = self.headers.clone();
+        let mut kept = Arc::clone(&self.headers);
         let credentials: Vec<_> = kept.keys().filter(|name| is_credential(name)).cloned().collect();
         for name in &credentials {
-            kept.remove(name);
+            Arc::make_mut(&mut kept).remove(name);
         }
         let ours = &self.route.upstream.headers;
         let is_the_callers = |name: &HeaderName| !ours.iter().any(|(own, _)| own == name);
@@ -93,7 +93,7 @@ impl NamedCall {
     /// The name under which the store remembers who used this session and step last; only for keys that have the
     /// payload in them.
     pub fn step_note(&self) -> Option<String> {
-        let Identity { route, session, step, source, .. } = &self.identity;
+        let Identity { route, session, step, source, .. } = &*self.identity;
         let (session, step) = (session.as_deref()?, step.as_deref()?);
         if *source != KeySource::Derived || self.named_by_step {
             return None;

@@ -35,10 +35,10 @@ impl FirstCaller {
         Self(None)
     }
 
-    /// Hands the answer over. A caller who has hung up takes nothing from the call.
-    pub fn answer(&mut self, answer: Answer) {
+    /// Hands the answer over, if he has none yet. A caller who has hung up takes nothing from the call.
+    pub fn answer(&mut self, answer: impl FnOnce() -> Answer) {
         if let Some(sender) = self.0.take() {
-            drop(sender.send(answer));
+            drop(sender.send(answer()));
         }
     }
 }
@@ -90,15 +90,15 @@ impl Engine {
 
     async fn take_off(self: &Arc<Self>, pilot: Pilot, named: NamedCall) -> Answer {
         let (sender, receiver) = oneshot::channel();
-        let (id, key) = (named.id, (named.identity.key.clone(), named.identity.source));
+        let (id, identity) = (named.id, Arc::clone(&named.identity));
         let engine = Arc::clone(self);
         self.shared.tasks.spawn(async move {
             let mut caller = FirstCaller(Some(sender));
             let conclusion = engine.claim(&pilot, named, &mut caller).await;
-            caller.answer(conclusion.answer());
+            caller.answer(|| conclusion.answer());
             pilot.land(conclusion);
         });
-        receiver.await.unwrap_or_else(|_| refusal::owner_lost(id, key).answer())
+        receiver.await.unwrap_or_else(|_| refusal::owner_lost(id, &identity).answer())
     }
 
     /// One atomic store step, then whatever the record says.
@@ -184,7 +184,8 @@ impl Engine {
 
     fn first_record(&self, named: &NamedCall) -> Result<Change, Box<Conclusion>> {
         let ownership = self.ownership(named.call.deadline);
-        let (identity, request, opening) = (named.identity.clone(), named.call.stored(), Opening::of(named.repeat()));
+        let (identity, request, opening) =
+            (Arc::clone(&named.identity), named.call.stored(), Opening::of(named.repeat()));
         let change = claim(named.id, identity, request, ownership, opening, self.step());
         let mut change = change.map_err(|error| Box::new(refusal::internal(named, &error)))?;
         if !named.call.route.payload.store_request {

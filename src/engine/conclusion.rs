@@ -59,7 +59,7 @@ fn replay(receipt: &Receipt, marks: Marks) -> Answer {
     Answer {
         content: Content::Upstream {
             status,
-            headers: receipt.headers.clone(),
+            headers: HeaderMap::clone(&receipt.headers),
             body: Body::Whole(receipt.body.clone()),
         },
         marks,

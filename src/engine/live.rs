@@ -91,7 +91,7 @@ impl Listener {
 impl Run<'_> {
     /// A final answer that is told while it comes and becomes a receipt, or a tombstone if it is too long or is cut.
     pub(super) async fn settle_live(
-        mut self,
+        &mut self,
         (verdict, after_doubt): (Verdict, bool),
         Head { status, mut headers }: Head,
         unfinished: Unfinished,
@@ -130,7 +130,7 @@ impl Run<'_> {
 
     /// A long answer that becomes no receipt.
     pub(super) async fn pass_live(
-        mut self,
+        &mut self,
         Head { status, headers }: Head,
         unfinished: Unfinished,
         marks: Marks,
@@ -178,6 +178,6 @@ fn tell(
     let (sender, receiver) = mpsc::channel(PIECES);
     let left = unfinished.rest.size_hint().exact().map(|rest| rest + unfinished.read.len() as u64);
     let content = Content::Upstream { status, headers, body: Body::Live(receiver) };
-    caller.answer(Answer { content, marks });
+    caller.answer(|| Answer { content, marks });
     Listener { sender, left, held: None, trailers: None }
 }

@@ -117,9 +117,11 @@ impl Engine {
         let route = Arc::clone(&named.call.route);
         let answer = match route.on_store_down {
             OnStoreDown::Reject => self.through_gates(named).await,
-            OnStoreDown::Pass => self.through_gates_or_pass(named).await,
+            OnStoreDown::Pass => Box::pin(self.through_gates_or_pass(named)).await,
         };
-        if let Some(lane) = self.lane(&route).filter(|_| answer.marks.replayed) {
+        if answer.marks.replayed
+            && let Some(lane) = self.lane(&route)
+        {
             lane.counters.replays.add();
         }
         answer
@@ -147,9 +149,9 @@ impl Engine {
         self.pass(Passage {
             target: upstream_target(&call.route, &call.target),
             method: call.method,
-            headers: call.headers,
+            headers: Arc::unwrap_or_clone(call.headers),
             body: SendBody::Full(call.body),
-            key: identity.upstream_key,
+            key: identity.upstream_key.clone(),
             unguarded: Some(Unguarded::Store),
             deadline: call.deadline,
             route: call.route,

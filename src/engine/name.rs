@@ -1,5 +1,7 @@
 //! Gives a call its name: which key is in force, what the upstream gets as key, and what the call is compared by.
 
+use std::sync::Arc;
+
 use http::{HeaderMap, HeaderName};
 use tracing::warn;
 
@@ -91,7 +93,7 @@ impl Engine {
         let scope = call.scope.digest();
         let bucket = key.alike.map(|alike| alike.digest[0]);
         let id = OperationId::of(scope, &call.route.name, &key.text, bucket);
-        let identity = Identity {
+        let identity = Arc::new(Identity {
             scope: call.scope.clone(),
             route: call.route.name.clone(),
             upstream_key: upstream_key(&call, &key),
@@ -102,8 +104,8 @@ impl Engine {
             alike: key.alike.filter(|_| call.route.duplicate_window != DuplicateWindow::Off),
             rules: call.route.rules,
             key: key.text,
-        };
-        call.headers.remove(&call.route.key.header);
+        });
+        Arc::make_mut(&mut call.headers).remove(&call.route.key.header);
         if let Some(lane) = self.lane(&call.route) {
             lane.counters.keys(identity.source).add();
         }

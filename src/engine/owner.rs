@@ -95,11 +95,11 @@ impl Owner {
             && sender.is_some_and(|sender| found.operation.takes_evidence_of(sender))
         {
             self.operation = found.operation.clone();
-            written = self.try_write(&transition).await;
+            written = Box::pin(self.try_write(&transition)).await;
         }
         if let Err(WriteError::Fenced(found)) = &written {
             self.count_refusal(found);
-            self.tell_late(LateAnswer { owner, status }, found.operation.clone()).await;
+            Box::pin(self.tell_late(LateAnswer { owner, status }, found.operation.clone())).await;
         }
         written
     }
@@ -195,9 +195,14 @@ impl Owner {
 
     /// Sleeps until a third of the lease is gone, then renews it.
     async fn renew(&mut self) {
-        let lease = self.lease;
-        let renew_at = self.held_until.checked_sub(lease * 2 / 3).unwrap_or_else(Instant::now);
+        let renew_at = self.held_until.checked_sub(self.lease * 2 / 3).unwrap_or_else(Instant::now);
         tokio::time::sleep_until(renew_at).await;
+        // In a box, for the future of a renewal would be part of everything that an owner does meanwhile.
+        Box::pin(self.renew_now()).await;
+    }
+
+    async fn renew_now(&mut self) {
+        let lease = self.lease;
         crash_point::reached(Point::BeforeRenewal);
         match self.write(|operation, step| operation.renew(lease, step)).await {
             Ok(()) => crash_point::reached(Point::AfterRenewal),

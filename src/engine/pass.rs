@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::clock::millis;
 use crate::config::Route;
 use crate::engine::answer::{Answer, Body, Content, Execution, Marks, Unguarded};
-use crate::engine::attempt::{ATTEMPT, TIMEOUT, UNASKED, add_route_headers, freshness, from_upstream, meant_status};
+use crate::engine::attempt::{ATTEMPT, TIMEOUT, UNASKED, freshness, from_upstream, insert, meant_status, route_lines};
 use crate::engine::problem::{Code, Problem};
 use crate::engine::{Engine, Lane, refusal};
 use crate::operation::Cause;
@@ -101,7 +101,8 @@ impl Engine {
 /// A with-key upstream that gets no key is an unsafe one.
 fn prepare(passage: &mut Passage) -> Option<Progress> {
     let route = passage.route.clone();
-    add_route_headers(&mut passage.headers, &route, passage.key.as_deref())?;
+    let own = route_lines(&passage.headers, &route, passage.key.as_deref())?;
+    insert(&mut passage.headers, own);
     let key_header = route.key.upstream_header.as_ref().unwrap_or(&route.key.header);
     let repeat = match route.repeat_for(&passage.method) {
         Repeat::WithKey if !passage.headers.contains_key(key_header) => Repeat::Unsafe,

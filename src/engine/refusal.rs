@@ -9,7 +9,7 @@ use crate::engine::conclusion::Conclusion;
 use crate::engine::problem::{Code, LostAnswer, Problem};
 use crate::operation::admission::Admission;
 use crate::operation::transition::IllegalTransition;
-use crate::operation::{Identity, KeySource, Operation, OperationId, State, StateName};
+use crate::operation::{Identity, Operation, OperationId, State, StateName};
 use crate::store::{Damage, Found, StoreError, Unreadable};
 
 /// When to ask again for something that is under way.
@@ -93,14 +93,13 @@ pub fn other_request(named: &NamedCall) -> Conclusion {
 }
 
 /// The task that made the call ended without a word.
-pub fn owner_lost(id: OperationId, key: (String, KeySource)) -> Conclusion {
+pub fn owner_lost(id: OperationId, identity: &Identity) -> Conclusion {
     let problem = Problem::new(
         Code::OutcomeUnknown,
         "The gateway lost track of this call in an internal error; its record says what is known once the lease is over.",
     )
     .with_status(502);
-    let marks = Marks { operation: Some(id), key: Some(key), execution: Some(Execution::Unknown), ..Marks::default() };
-    Conclusion::Problem { problem, marks }
+    Conclusion::Problem { problem, marks: marks(id, identity, Execution::Unknown) }
 }
 
 /// A step that the table of edges refuses is a fault of ours; nothing was sent on its account.

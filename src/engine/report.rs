@@ -25,8 +25,8 @@ pub(super) struct Told {
 /// What is kept of an answer: everything that is not for one client or one moment.
 pub(super) fn receipt_of(status: StatusCode, headers: &HeaderMap, body: &Bytes) -> Receipt {
     let kept = headers.iter().filter(|(name, _)| kept_for_replay(name));
-    let headers = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
-    Receipt { status: status.as_u16(), headers, body: body.clone() }
+    let headers: HeaderMap = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+    Receipt { status: status.as_u16(), headers: headers.into(), body: body.clone() }
 }
 
 impl Run<'_> {

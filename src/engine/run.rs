@@ -106,10 +106,10 @@ impl<'a> Run<'a> {
     }
 
     /// Until the operation has an end that is durable, or belongs to somebody else.
-    pub async fn run(mut self, caller: &mut FirstCaller) -> Conclusion {
+    pub async fn run(&mut self, caller: &mut FirstCaller) -> Conclusion {
         self.wait_until_due().await;
         if self.tries.tries >= self.route.retry.max_attempts {
-            return self.spent(caller).await;
+            return Box::pin(self.spent(caller)).await;
         }
         loop {
             let attempted = match self.attempt().await {
@@ -136,7 +136,7 @@ impl<'a> Run<'a> {
     }
 
     /// A take-over goes on counting: a call that takes its gateway down is not sent for ever.
-    async fn spent(self, caller: &mut FirstCaller) -> Conclusion {
+    async fn spent(&mut self, caller: &mut FirstCaller) -> Conclusion {
         let ended = Ended { cause: Cause::OwnerLost, may_have_run: false };
         let outcome = Outcome::NotSent { cause: Cause::OwnerLost, reused_connection: false };
         let failure = Some("the gateway that owned the call went away, and all attempts are used up".to_owned());

@@ -87,8 +87,11 @@ impl LastWord {
 
 impl Run<'_> {
     /// Ends the run as decided, and tells the first caller what came of it.
+    ///
+    /// What is rare goes into a box, here and below: the future of every run carries that of its longest path, and is
+    /// copied when it begins.
     pub(super) async fn end(
-        self,
+        &mut self,
         attempted: Attempted,
         ending: Ending,
         stop: Option<Stop>,
@@ -104,17 +107,17 @@ impl Run<'_> {
                     }
                 }
             }
-            (Some(verdict), None) => self.settle_cut(verdict, attempted.outcome, &attempted.part).await,
+            (Some(verdict), None) => Box::pin(self.settle_cut(verdict, attempted.outcome, &attempted.part)).await,
             (None, answer) => {
                 let ended = ending.ended().unwrap_or(Ended { cause: Cause::BadAnswer, may_have_run: true });
                 let told = Told { answer, failure: attempted.failure, outcome: attempted.outcome, stop };
-                self.end_without_receipt(ended, told, caller).await
+                Box::pin(self.end_without_receipt(ended, told, caller)).await
             }
         }
     }
 
     async fn settle(
-        mut self,
+        &mut self,
         (verdict, after_doubt): (Verdict, bool),
         Head { status, headers }: Head,
         body: Bytes,
@@ -128,7 +131,7 @@ impl Run<'_> {
         match self.make_durable(&word).await {
             Durable::Yes => {
                 let content = Content::Upstream { status, headers, body: Body::Whole(body) };
-                caller.answer(Answer { content, marks: marks.clone() });
+                caller.answer(|| Answer { content, marks: marks.clone() });
                 Conclusion::Receipt { receipt, marks }
             }
             Durable::Superseded(found) => self.superseded(&found),
@@ -141,7 +144,7 @@ impl Run<'_> {
     }
 
     /// The head said that it ran, and the body never came whole.
-    async fn settle_cut(mut self, verdict: Verdict, outcome: Outcome, part: &[u8]) -> Conclusion {
+    async fn settle_cut(&mut self, verdict: Verdict, outcome: Outcome, part: &[u8]) -> Conclusion {
         let status = match outcome {
             Outcome::Cut { status } | Outcome::Answer { status } => status,
             Outcome::NotSent { .. } | Outcome::TurnedAway | Outcome::Silent(_) | Outcome::BadHead => {
@@ -170,7 +173,7 @@ impl Run<'_> {
 
     /// No receipt: what the upstream said last goes to the caller, or else a problem that says what is known.
     pub(super) async fn end_without_receipt(
-        mut self,
+        &mut self,
         ended: Ended,
         told: Told,
         caller: &mut FirstCaller,
@@ -202,7 +205,7 @@ impl Run<'_> {
     }
 
     /// The store did not take a step on the way to the next send: the run ends with what its attempts came to.
-    pub(super) fn broken_off(self, error: WriteError, ended: Ended) -> Conclusion {
+    pub(super) fn broken_off(&self, error: WriteError, ended: Ended) -> Conclusion {
         let WriteError::Store(error) = error else { return self.lost(error) };
         tracing::warn!(operation = %self.owner.operation.id, %error, "store step failed before the send");
         self.keep_writing(self.word(Word::End(ended)));

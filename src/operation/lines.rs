@@ -1,5 +1,7 @@
 //! Header lines as they are stored: a list of name and bytes, in their order.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::de::Error;
@@ -22,12 +24,12 @@ pub(super) fn serialize<S: Serializer>(headers: &HeaderMap, serializer: S) -> Re
     list.end()
 }
 
-pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HeaderMap, D::Error> {
+pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<HeaderMap>, D::Error> {
     let lines = Vec::<(String, Bytes)>::deserialize(deserializer)?;
     let mut headers = HeaderMap::with_capacity(lines.len());
     for (name, value) in lines {
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(D::Error::custom)?;
         headers.append(name, HeaderValue::from_maybe_shared(value).map_err(D::Error::custom)?);
     }
-    Ok(headers)
+    Ok(headers.into())
 }

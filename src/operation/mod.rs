@@ -17,6 +17,8 @@ pub mod scope;
 pub mod state;
 pub mod transition;
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
@@ -33,7 +35,8 @@ pub use state::{Cause, Lease, State, StateName};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
     pub id: OperationId,
-    pub identity: Identity,
+    /// Shared: each step of an operation makes a new record around it.
+    pub identity: Arc<Identity>,
     pub state: State,
     /// In the header of a stored record, where a store can compare it without reading the rest.
     #[serde(skip)]

@@ -1,6 +1,8 @@
 //! The stored answer of an operation, and what the record remembers of it when the answer itself is gone.
 
-use bytes::Bytes;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue};
 use serde::{Deserialize, Serialize};
 
@@ -11,17 +13,25 @@ use crate::clock::Timestamp;
 pub struct Receipt {
     pub status: u16,
     #[serde(with = "super::lines")]
-    pub headers: HeaderMap,
+    pub headers: Arc<HeaderMap>,
     pub body: Bytes,
 }
 
 impl Receipt {
-    /// A copy in memory of its own: header values and body are views into the buffer of the connection that read them,
+    /// A copy in one piece of memory of its own: header values and body are views into the buffer of the connection that read them,
     /// and keep all of it alive.
     pub fn detached(&self) -> Self {
-        let alone = |value: &HeaderValue| HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone());
-        let headers = self.headers.iter().map(|(name, value)| (name.clone(), alone(value))).collect();
-        Self { status: self.status, headers, body: Bytes::copy_from_slice(&self.body) }
+        let length = self.headers.values().map(HeaderValue::len).sum::<usize>() + self.body.len();
+        let mut copy = BytesMut::with_capacity(length);
+        self.headers.values().for_each(|value| copy.extend_from_slice(value.as_bytes()));
+        copy.extend_from_slice(&self.body);
+        let mut rest = copy.freeze();
+        let mut alone = |value: &HeaderValue| {
+            HeaderValue::from_maybe_shared(rest.split_to(value.len())).unwrap_or_else(|_| value.clone())
+        };
+        let mut headers = HeaderMap::with_capacity(self.headers.len());
+        headers.extend(self.headers.iter().map(|(name, value)| (name.clone(), alone(value))));
+        Self { status: self.status, headers: headers.into(), body: rest }
     }
 }
 
@@ -60,7 +70,7 @@ mod tests {
         let buffer = Bytes::from_static(b"x: value\r\n\r\nbody");
         let value = HeaderValue::from_maybe_shared(buffer.slice(3..8)).unwrap();
         let headers = HeaderMap::from_iter([(http::header::ETAG, value)]);
-        let receipt = Receipt { status: 201, headers, body: buffer.slice(12..) };
+        let receipt = Receipt { status: 201, headers: headers.into(), body: buffer.slice(12..) };
 
         let detached = receipt.detached();
         assert_eq!(detached, receipt);

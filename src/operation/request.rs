@@ -1,5 +1,7 @@
 //! The request of the first call, from which every later attempt is made.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::HeaderMap;
 use serde::{Deserialize, Serialize};
@@ -11,7 +13,7 @@ pub struct StoredRequest {
     /// Path and query as they go upstream.
     pub target: String,
     #[serde(with = "super::lines")]
-    pub headers: HeaderMap,
+    pub headers: Arc<HeaderMap>,
     pub body: Bytes,
     /// The first call brought a credential of its own; without it the upstream may refuse a repeat.
     pub had_credential: bool,

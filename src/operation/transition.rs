@@ -1,5 +1,6 @@
 //! The one place that changes a state. It knows the legal edges and refuses every other, in release builds too.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
@@ -99,7 +100,7 @@ impl Opening {
 /// None in practice; the edges of a first state are checked like all others.
 pub fn claim(
     id: OperationId,
-    identity: Identity,
+    identity: impl Into<Arc<Identity>>,
     request: StoredRequest,
     ownership: Ownership,
     opening: Opening,
@@ -107,7 +108,7 @@ pub fn claim(
 ) -> Changed {
     let blank = Operation {
         id,
-        identity,
+        identity: identity.into(),
         state: State::NotExecuted { cause: Cause::OwnerLost },
         fence: Fence::default(),
         attempts: 0,

@@ -52,6 +52,8 @@ impl Proxy {
     }
 
     /// Answers one request. Reads stream through; writes are read whole before anything is claimed.
+    ///
+    /// The long ways are in boxes: the layers of the connection copy this future several times before it begins.
     pub async fn handle(&self, request: Request<Incoming>, peer: Peer) -> Response<ResponseBody> {
         let (mut head, body) = request.into_parts();
         if let Err(problem) = self.door.check(&head, peer.ambiguity) {
@@ -65,15 +67,17 @@ impl Proxy {
             Err(problem) => return refuse(problem),
         };
         if head.uri.path().starts_with(OWN_PATHS) {
-            return self.speak(head, body, &scope).await;
+            return Box::pin(self.speak(head, body, &scope)).await;
         }
         let Some(route) = self.route(&head) else { return refuse(no_route(&head)) };
         self.prepare(&mut head, &peer);
         self.engine.count(&route);
         match (route.effect_for(&head.method), route.key.mode) {
-            (Effect::Read, _) => self.pass(route, head, body, (None, scope)).await,
-            (Effect::Write, KeyMode::Off) => self.pass(route, head, body, (Some(Unguarded::Off), scope)).await,
-            (Effect::Write, KeyMode::Stamp | KeyMode::Required) => self.guard(route, head, body, scope).await,
+            (Effect::Read, _) => Box::pin(self.pass(route, head, body, (None, scope))).await,
+            (Effect::Write, KeyMode::Off) => {
+                Box::pin(self.pass(route, head, body, (Some(Unguarded::Off), scope))).await
+            }
+            (Effect::Write, KeyMode::Stamp | KeyMode::Required) => Box::pin(self.guard(route, head, body, scope)).await,
         }
     }
 
@@ -159,7 +163,7 @@ impl Proxy {
         let buffered = match read_or_leave(body, &limits).await {
             Ok(Reading::Whole(buffered)) => buffered,
             Ok(Reading::Longer(longer)) if route.on_large_body == OnLargeBody::PassUnguarded => {
-                return self.pass(route, head, longer, (Some(Unguarded::BodySize), scope)).await;
+                return Box::pin(self.pass(route, head, longer, (Some(Unguarded::BodySize), scope))).await;
             }
             Ok(Reading::Longer(_)) => return refuse_body(BodyError::TooLarge { limit: limits.size }),
             Err(error) => return refuse_body(error),
@@ -170,7 +174,7 @@ impl Proxy {
             route,
             scope,
             method: head.method,
-            headers: head.headers,
+            headers: head.headers.into(),
             body: buffered.bytes,
             deadline,
             room: Some(Arc::new(buffered.held)),

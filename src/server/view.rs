@@ -47,7 +47,7 @@ struct ResultView {
 impl<'a> OperationView<'a> {
     /// The operation as its record says.
     pub fn of(operation: &'a Operation) -> Self {
-        let Identity { route, key, source, session, step, .. } = &operation.identity;
+        let Identity { route, key, source, session, step, .. } = &*operation.identity;
         let (cause, not_before) = match &operation.state {
             State::NotExecuted { cause } | State::Unknown { cause, .. } => (Some(cause.to_string()), None),
             State::Waiting { not_before, .. } => (None, Some(rfc3339(*not_before))),
@@ -124,6 +124,8 @@ impl EventView {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::sync::Arc;
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -135,7 +137,7 @@ pub(super) mod tests {
         let scope = Scope::named("token", "support-bot");
         Operation {
             id: OperationId::of(scope.digest(), "payments", key, None),
-            identity: Identity {
+            identity: Arc::new(Identity {
                 scope,
                 route: "payments".to_owned(),
                 key: key.to_owned(),
@@ -146,7 +148,7 @@ pub(super) mod tests {
                 step: Some("3.1".to_owned()),
                 alike: None,
                 rules: [0; 8],
-            },
+            }),
             state,
             fence: Fence::default(),
             attempts: 2,

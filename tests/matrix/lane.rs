@@ -99,7 +99,7 @@ fn settings_of(cell: &Cell, oracle: &Oracle) -> Settings {
 
 fn record(stored: Stored) -> Record {
     let Stored { operation, events, .. } = stored;
-    Record { key: operation.identity.key, state: operation.state.name(), attempts: operation.attempts, events }
+    Record { key: operation.identity.key.clone(), state: operation.state.name(), attempts: operation.attempts, events }
 }
 
 impl Lane {

@@ -1,5 +1,6 @@
 //! Random steps on one operation: whatever the order, no change breaks what always holds.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -52,7 +53,7 @@ fn begin(entropy: &Entropy, now: Timestamp) -> Operation {
     let request = StoredRequest {
         method: "POST".to_owned(),
         target: "/payments".to_owned(),
-        headers: http::HeaderMap::new(),
+        headers: Arc::default(),
         body: Bytes::new(),
         had_credential: false,
     };

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -177,7 +179,7 @@ fn receipt() -> Receipt {
     let one = HeaderName::from_static("x-one");
     let mut headers = HeaderMap::from_iter([(one.clone(), HeaderValue::from_bytes(b"\x80").unwrap())]);
     headers.append(one, HeaderValue::from_static(""));
-    Receipt { status: 201, headers, body: Bytes::from_static(b"\x00done\xff") }
+    Receipt { status: 201, headers: headers.into(), body: Bytes::from_static(b"\x00done\xff") }
 }
 
 fn request() -> StoredRequest {
@@ -185,7 +187,7 @@ fn request() -> StoredRequest {
     StoredRequest {
         method: "POST".into(),
         target: "/charges?expand=a%20b".into(),
-        headers: HeaderMap::from_iter([(HeaderName::from_static("x-odd"), odd)]),
+        headers: HeaderMap::from_iter([(HeaderName::from_static("x-odd"), odd)]).into(),
         body: Bytes::from_static(b"\x00\xff"),
         had_credential: true,
     }
@@ -194,7 +196,7 @@ fn request() -> StoredRequest {
 fn settled_operation() -> Operation {
     Operation {
         id: OperationId::of(&[7; 32], "payments", "k-1", None),
-        identity: Identity {
+        identity: Arc::new(Identity {
             scope: Scope::named("token", "support-bot"),
             route: "payments".into(),
             key: "k-1".into(),
@@ -205,7 +207,7 @@ fn settled_operation() -> Operation {
             step: Some("3.1".into()),
             alike: Some(Alike { digest: [0xa1; 32], until: Some(Timestamp(1_700_000_600_000)) }),
             rules: *b"rules-01",
-        },
+        }),
         state: State::Succeeded { settled: settled() },
         fence: Fence { owner: OwnerId([1; 16]), token: 2, revision: 0x0102, write: WriteId([3; 16]) },
         attempts: 3,

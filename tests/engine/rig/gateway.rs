@@ -95,7 +95,7 @@ impl Gateway {
             scope: Scope::none(),
             method: ask.method,
             target: "/charges?expand=a%20b".to_owned(),
-            headers: ask.headers,
+            headers: ask.headers.into(),
             body: ask.body,
             deadline: Instant::now() + wait,
             room: None,

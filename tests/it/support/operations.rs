@@ -46,7 +46,8 @@ pub fn request(body: impl Into<Bytes>) -> StoredRequest {
     StoredRequest {
         method: "POST".to_owned(),
         target: "/charges?expand=a%20b".to_owned(),
-        headers: HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_bytes(b"application/json; \xff").unwrap())]),
+        headers: HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_bytes(b"application/json; \xff").unwrap())])
+            .into(),
         body: body.into(),
         had_credential: false,
     }
@@ -56,7 +57,7 @@ pub fn receipt(body: impl Into<Bytes>) -> Receipt {
     let one = || HeaderName::from_static("x-one");
     let mut headers = HeaderMap::from_iter([(one(), HeaderValue::from_bytes(b"\x80").unwrap())]);
     headers.append(one(), HeaderValue::from_static(""));
-    Receipt { status: 201, headers, body: body.into() }
+    Receipt { status: 201, headers: headers.into(), body: body.into() }
 }
 
 /// A claim of `key` by a new owner with a lease of an hour, opened without a send.

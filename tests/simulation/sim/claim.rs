@@ -1,8 +1,9 @@
 //! From a key to its owner: the order of `engine/claim.rs`, `engine/meet.rs` and `engine/recover.rs`, restated as steps
 //! between two waits. What is decided is decided by the functions that the engine calls.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use http::HeaderMap;
 use oncegate::operation::admission::{Admission, Repeat, ResendRule};
 use oncegate::operation::transition::{Change, Ended, Opening, RequestChange, claim};
 use oncegate::operation::{
@@ -271,23 +272,16 @@ impl World {
         let mut task = self.task(task.gateway, task.key);
         let write = self.step_of(task.gateway).write;
         let ended = Ended { cause: Cause::Store, may_have_run: false };
-        let word = Box::new(LastWord { word: Word::End(ended), keep: self.setup.keep, write });
+        let word = LastWord { word: Word::End(ended), keep: self.setup.keep, write };
         let before = change.expected;
         task.owner = Some(Owner::new(change.operation, self.now));
         self.take_back(task, before, word, self.now, FIRST_PAUSE);
     }
 
     /// One round of `take_back`. Its writes have a new number each, unlike those of a last word.
-    pub fn take_back(
-        &mut self,
-        mut task: Box<Task>,
-        before: Option<Fence>,
-        word: Box<LastWord>,
-        since: u64,
-        pause: u64,
-    ) {
+    pub fn take_back(&mut self, mut task: Box<Task>, before: Option<Fence>, word: LastWord, since: u64, pause: u64) {
         let write = self.step_of(task.gateway).write;
-        let word = Box::new(LastWord { write, ..*word });
+        let word = Box::new(LastWord { write, ..word });
         let then = Then::TakeBack { before, word: word.clone(), since, pause };
         task.deadline = u64::MAX;
         self.write(task, Transition::Last(word), then);
@@ -376,7 +370,7 @@ fn request(had_credential: bool) -> StoredRequest {
     StoredRequest {
         method: "POST".to_owned(),
         target: "/payments".to_owned(),
-        headers: HeaderMap::new(),
+        headers: Arc::default(),
         body: Bytes::new(),
         had_credential,
     }

@@ -71,7 +71,7 @@ impl World {
             }
             (Phase::Rest { word, then }, Input::Woken) => self.write(task, Transition::Last(word), then),
             (Phase::TakeBackRest { before, word, since, pause }, Input::Woken) => {
-                self.take_back(task, before, word, since, pause);
+                self.take_back(task, before, *word, since, pause);
             }
             _ => unreachable!("nobody else sends this"),
         }

@@ -1,7 +1,8 @@
 //! The end of a run: the order of `engine/settle.rs`, restated as steps between two waits.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use http::HeaderMap;
 use oncegate::operation::admission::ResendRule;
 use oncegate::operation::outcome::Outcome;
 use oncegate::operation::transition::{Ended, LateAnswer, Verdict};
@@ -24,7 +25,7 @@ impl World {
         match (ending.verdict(), attempted.answer) {
             (Some(verdict), Some((status, body))) => {
                 let body = Bytes::copy_from_slice(&body.to_be_bytes());
-                let receipt = Receipt { status, headers: HeaderMap::new(), body };
+                let receipt = Receipt { status, headers: Arc::default(), body };
                 self.settle(task, verdict, status, Some(receipt));
             }
             (Some(verdict), None) => {
