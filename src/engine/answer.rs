@@ -95,11 +95,12 @@ pub enum Unguarded {
 }
 
 impl Unguarded {
+    /// The value of `Oncegate-Guarded`.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Store => "store",
-            Self::BodySize => "body-size",
-            Self::Off => "off",
+            Self::Store => "no; reason=store",
+            Self::BodySize => "no; reason=body-size",
+            Self::Off => "no; reason=off",
         }
     }
 }

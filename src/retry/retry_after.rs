@@ -45,6 +45,10 @@ pub fn seconds_for(wait: Duration) -> u64 {
 
 /// Milliseconds, the largest over all lines and their members.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<u64> {
+    // Few answers have the line, and a date takes its time.
+    if !headers.contains_key(RETRY_AFTER) {
+        return None;
+    }
     let sent_at = sent_at(headers, now);
     lines(headers, &RETRY_AFTER).flat_map(|line| members(line, sent_at, now)).flatten().max()
 }

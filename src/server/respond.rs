@@ -10,7 +10,7 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use serde::Serialize;
 
-use crate::engine::answer::{Answer, Compensation, Content, Marks};
+use crate::engine::answer::{Answer, Compensation, Content, Marks, Unguarded};
 use crate::engine::problem::{Code, Problem};
 use crate::retry::decide::Stop;
 use crate::retry::retry_after::seconds_for;
@@ -154,9 +154,7 @@ fn mark(headers: &mut HeaderMap, marks: &Marks) {
         say(headers, EXECUTION, Some(execution.as_str()));
         headers.insert(ATTEMPTS, HeaderValue::from(marks.attempts));
     }
-    if let Some(reason) = marks.unguarded {
-        tell(headers, GUARDED, format_args!("no; reason={}", reason.as_str()));
-    }
+    say(headers, GUARDED, marks.unguarded.map(Unguarded::as_str));
     if let Some(earlier) = marks.earlier {
         tell(headers, EARLIER, earlier);
     }
@@ -199,7 +197,7 @@ fn retry_after(problem: &Problem) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::answer::{Body, Execution, Unguarded};
+    use crate::engine::answer::{Body, Execution};
     use crate::operation::{KeySource, OperationId};
 
     fn operation() -> OperationId {
