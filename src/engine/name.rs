@@ -125,8 +125,9 @@ impl Engine {
         let Some(former) = self.store.read(id).await?.filter(is_same) else { return Ok(()) };
         if !self.store.read(named.id).await?.is_some_and(|found| is_same(&found)) {
             named.id = id;
-            named.identity.key = key;
-            named.identity.upstream_key = former.operation.identity.upstream_key;
+            let identity = Arc::make_mut(&mut named.identity);
+            identity.key = key;
+            identity.upstream_key.clone_from(&former.operation.identity.upstream_key);
             named.named_by_step = !named.named_by_step;
         }
         Ok(())
