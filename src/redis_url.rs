@@ -186,7 +186,8 @@ fn is_master_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
 }
 
-fn unescape(text: &str) -> Option<String> {
+/// Text whose percent escapes are resolved; `None` if one is torn, or if it is not UTF-8 then.
+pub fn unescape(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {

@@ -75,6 +75,13 @@ pub fn client_config(
     Ok(Arc::new(config))
 }
 
+/// The same with other protocols by ALPN.
+pub fn offering(config: &ClientConfig, protocols: &[&str]) -> Arc<ClientConfig> {
+    let mut config = config.clone();
+    config.alpn_protocols = names(protocols);
+    Arc::new(config)
+}
+
 /// TLS 1.2 and 1.3 for those who connect to us, with the given protocols by ALPN and without early data.
 ///
 /// With `client_authorities` (PEM) a client without a certificate of theirs is refused in the handshake. Such a

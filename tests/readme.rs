@@ -121,6 +121,28 @@ fn what_the_pages_configure_is_accepted() {
     }
 }
 
+/// The page on TLS, with a route and the files that it names.
+#[test]
+fn what_the_page_on_tls_configures_is_accepted() {
+    let blocks = Document::parse(include_str!("../docs/tls.md")).blocks;
+    let tables: String = blocks.into_iter().filter(|block| block.language == "toml").map(|block| block.text).collect();
+    let (_, route) = SERVICE.split_once("[[routes]]").unwrap();
+    let certified = rcgen::generate_simple_self_signed(["gateway".to_owned()]).unwrap();
+    let mut sandbox = Sandbox::new();
+    sandbox.write("gateway.toml", &format!("{tables}[[routes]]{route}"));
+    for file in ["gateway.pem", "agents-ca.pem", "payments-ca.pem"] {
+        sandbox.write(file, &certified.cert.pem());
+    }
+    sandbox.write("gateway.key", &certified.signing_key.serialize_pem());
+    let said = sandbox.run("EGRESS='http://me:secret@egress:3128' oncegate check");
+    assert!(said.contains("tls      certificate gateway.pem, clients show one of agents-ca.pem"), "{said}");
+    assert!(said.contains("over TLS that trusts payments-ca.pem, shows gateway.pem"), "{said}");
+    assert!(
+        said.contains("through the proxy http://egress:3128, with credentials") && !said.contains("secret"),
+        "{said}"
+    );
+}
+
 const REDIS: &str = "url = 'redis://127.0.0.1'\nnamespace = 'checkout'\n";
 const SERVICE: &str = "
 [upstreams.payments]

@@ -30,8 +30,8 @@ use crate::store::memory::MemoryStore;
 use crate::store::redis::{self, RedisStore};
 use crate::store::{Sealer, Store, StoreError};
 use crate::telemetry;
-use crate::tls::{TlsError, client_config};
-use crate::upstream::{Client, Connector, Endpoint, MAX_IDLE, POOL_IDLE, Settings, TcpConnector};
+use crate::tls::offering;
+use crate::upstream::{self, Client, Connector, Endpoint, MAX_IDLE, POOL_IDLE, Settings, TcpConnector};
 
 /// Why the gateway could not start, or had to end.
 #[derive(Debug, thiserror::Error)]
@@ -48,12 +48,6 @@ pub enum AppError {
     File(#[from] crate::store::file::OpenError),
     #[error("cannot use the store")]
     Redis(#[from] crate::store::redis::OpenError),
-    #[error("upstream `{name}`: its certificates cannot be used")]
-    Tls {
-        name: String,
-        #[source]
-        source: TlsError,
-    },
     #[error("the operating system refuses what the gateway needs to run")]
     System(#[from] io::Error),
     #[error("the gateway had to end")]
@@ -149,7 +143,7 @@ impl Common {
             let upstream = &route.upstream;
             let client = match clients.get(upstream.name.as_str()) {
                 Some(client) => client.clone(),
-                None => Self::client(upstream)?,
+                None => Self::client(upstream),
             };
             clients.insert(&upstream.name, client.clone());
             let counters = self.shared.status.route(&route.name);
@@ -158,10 +152,10 @@ impl Common {
         Ok(Engine::new(Arc::clone(&self.shared), self.stores.connect().await?, lanes))
     }
 
-    fn client(upstream: &Upstream) -> Result<Client, AppError> {
-        let tls = client_config(upstream.ca.as_deref(), None, upstream.protocol.offer())
-            .map_err(|source| AppError::Tls { name: upstream.name.clone(), source })?;
-        let connector: Arc<dyn Connector> = Arc::new(TcpConnector::new(tls));
+    fn client(upstream: &Upstream) -> Client {
+        let tls = upstream.client_tls.as_ref().map(|tls| offering(&tls.config, upstream.protocol.offer()));
+        let connector: Arc<dyn Connector> =
+            Arc::new(TcpConnector::new(tls).through(upstream.proxy.as_ref().map(proxy)));
         let endpoint = Endpoint { tls: upstream.tls, host: upstream.host.clone(), port: upstream.port };
         let settings = Settings {
             connect_timeout: upstream.connect_timeout,
@@ -170,7 +164,7 @@ impl Common {
             max_idle: MAX_IDLE,
             protocol: upstream.protocol,
         };
-        Ok(Client::new(connector, endpoint, settings))
+        Client::new(connector, endpoint, settings)
     }
 
     /// Serves agents on one socket until the process stops.
@@ -198,6 +192,11 @@ async fn drain_calls(shared: Arc<Shared>, stop: CancellationToken) {
     if timeout(shared.config.server.drain, shared.tasks.wait()).await.is_err() {
         tracing::warn!(calls = shared.tasks.len(), "drain time over; calls under way are left to their leases");
     }
+}
+
+fn proxy(proxy: &config::Proxy) -> upstream::Proxy {
+    let config::Proxy { host, port, authorization, authority: _ } = proxy.clone();
+    upstream::Proxy { host, port, authorization }
 }
 
 fn file_settings(store: &StoreSettings) -> file::Settings {

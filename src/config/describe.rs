@@ -177,6 +177,13 @@ fn write_route(text: &mut String, route: &Route, explained: &RouteExplained) -> 
     };
     let (authority, base_path, name) = (&upstream.authority, &upstream.base_path, &upstream.name);
     writeln!(text, "  to {scheme}://{authority}{base_path} (upstream {name}{protocol})")?;
+    if let Some(tls) = upstream.client_tls.as_ref().filter(|tls| tls.is_stated()) {
+        writeln!(text, "  over TLS that {tls}")?;
+    }
+    if let Some(proxy) = &upstream.proxy {
+        let credentials = if proxy.authorization.is_some() { ", with credentials" } else { "" };
+        writeln!(text, "  through the proxy http://{}{credentials}", proxy.authority)?;
+    }
     for setting in &explained.settings {
         writeln!(text, "  {:24} {:28} {}", setting.key, setting.value, setting.origin)?;
     }

@@ -3,6 +3,7 @@
 //! Reading (a strict mirror of the file, with spans) and resolving (defaults, policies, cross checks) happen here; what
 //! leaves this module needs no further check. The names are those of the file.
 
+mod certificates;
 mod check;
 mod describe;
 mod error;
@@ -48,6 +49,7 @@ use crate::protocol::Protocol;
 use crate::redis_url::RedisUrl;
 use crate::sealing_key::SealingKey;
 
+pub use self::certificates::ClientTls;
 pub use self::error::{ConfigError, ConfigErrors, Problem};
 pub use self::identity::ON_CHANGED_PAYLOAD;
 pub use self::load::UpstreamMode;
@@ -235,10 +237,24 @@ pub struct Upstream {
     pub idle_timeout: Duration,
     /// `host = "client"`: the caller's own `Host` goes upstream.
     pub keeps_client_host: bool,
-    /// PEM text of `ca_file`; `None` means the public roots.
-    pub ca: Option<Arc<[u8]>>,
+    /// Of an `https://` upstream.
+    pub client_tls: Option<ClientTls>,
+    /// What its connections go through.
+    pub proxy: Option<Proxy>,
     /// Added at send, never stored. Credentials among them are marked as sensitive.
     pub headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// A proxy that is asked for a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proxy {
+    /// A name, or an address without brackets.
+    pub host: String,
+    pub port: u16,
+    /// `host[:port]` as it stands in the URL.
+    pub authority: String,
+    /// For `Proxy-Authorization`, marked as sensitive.
+    pub authorization: Option<HeaderValue>,
 }
 
 impl Upstream {

@@ -75,9 +75,12 @@ pub(super) const UPSTREAM: Schema = Schema {
         "idle_timeout",
         "host",
         "ca_file",
+        "client_cert",
+        "client_key",
+        "proxy",
         "headers",
     ],
-    later: &["dialect", "preset", "client_cert", "client_key", "proxy", "listen"],
+    later: &["dialect", "preset", "listen"],
 };
 
 pub(super) const DEFAULTS: Schema = Schema { name: "[defaults]", keys: &SHARED, later: SHARED_LATER };

@@ -7,8 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 
 use crate::protocol::Protocol;
 use crate::sealing_key::SealingKey;
@@ -16,12 +14,12 @@ use crate::sealing_key::SealingKey;
 use super::error::{ConfigError, Problem};
 use super::policy::Policy;
 use super::reader::{Reader, Section, Stated, or};
-use super::text::{self, Text};
+use super::text::Text;
 use super::units::{self, Accepts};
 use super::words::{Word, one_of, word};
 use super::{
     CallerToken, Callers, Durability, Log, LogFormat, Secret, Server, ServerTls, StoreSettings, StoreUrl, Upstream,
-    grammar, schema, server_tls, store_access, url,
+    certificates, grammar, schema, server_tls, store_access, url,
 };
 
 const KIB: u64 = 1 << 10;
@@ -278,7 +276,9 @@ fn refuse_scope(reader: &mut Reader<'_>, scope: &Stated<Callers>, trusts_nobody:
 
 fn upstream(reader: &mut Reader<'_>, section: &Section<'_>, name: &str) -> Service {
     let address = reader.required(section, "url", "where the upstream is", url::upstream);
-    let ca = certificates(reader, section, address.as_ref().is_some_and(|address| !address.value.tls));
+    let is_plain = address.as_ref().is_some_and(|address| !address.value.tls);
+    let client_tls =
+        certificates::read(reader, section, is_plain.then_some("only an https:// upstream has a certificate"));
     let address = address.map_or_else(url::Address::nowhere, |address| address.value);
     let policy = Policy::of_upstream(reader, section);
     let upstream = Upstream {
@@ -295,7 +295,8 @@ fn upstream(reader: &mut Reader<'_>, section: &Section<'_>, name: &str) -> Servi
         connect_timeout: or(reader.text(section, "connect_timeout", units::duration), Duration::from_secs(3)),
         idle_timeout: or(reader.text(section, "idle_timeout", units::duration), Duration::from_secs(60)),
         keeps_client_host: reader.text(section, "host", client_host).is_some(),
-        ca,
+        client_tls,
+        proxy: reader.text(section, "proxy", url::proxy).map(|stated| stated.value),
         headers: added_headers(reader, section),
     };
     Service { upstream: Arc::new(upstream), policy }
@@ -304,26 +305,6 @@ fn upstream(reader: &mut Reader<'_>, section: &Section<'_>, name: &str) -> Servi
 fn client_host(text: &str) -> Result<(), Accepts> {
     let accepts = "\"client\" for the caller's own Host; without it the upstream gets the authority of its URL";
     if text == "client" { Ok(()) } else { Err(accepts.into()) }
-}
-
-fn certificates(reader: &mut Reader<'_>, section: &Section<'_>, is_plain: bool) -> Option<Arc<[u8]>> {
-    let path = reader.text(section, "ca_file", |text| Ok(PathBuf::from(text)))?;
-    if is_plain {
-        reader.errors.push(path.refused(Problem::Contradiction("only an https:// upstream has a certificate".into())));
-        return None;
-    }
-    let problem = match text::read_bounded(&path.value) {
-        Ok(pem) if holds_certificates(&pem) => return Some(pem.into()),
-        Ok(_) => Problem::Accepts("a PEM file with at least one certificate".into()),
-        Err(error) => Problem::UnreadableFile { path: path.value.clone(), error },
-    };
-    reader.errors.push(path.refused(problem));
-    None
-}
-
-fn holds_certificates(pem: &[u8]) -> bool {
-    let mut certificates = CertificateDer::pem_slice_iter(pem).peekable();
-    certificates.peek().is_some() && certificates.all(|certificate| certificate.is_ok())
 }
 
 fn added_headers(reader: &mut Reader<'_>, section: &Section<'_>) -> Vec<(HeaderName, HeaderValue)> {

@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 
-use http::Uri;
 use http::uri::Authority;
+use http::{HeaderValue, Uri};
 
-use super::StoreUrl;
 use super::grammar;
 use super::units::Accepts;
-use crate::redis_url::RedisUrl;
+use super::{Proxy, StoreUrl};
+use crate::redis_url::{RedisUrl, unescape};
+
+const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// Where an upstream is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +72,53 @@ pub(super) fn store(text: &str) -> Result<StoreUrl, Accepts> {
     }
 }
 
+/// `http://`, perhaps a user and a password, and a host.
+pub(super) fn proxy(text: &str) -> Result<Proxy, Accepts> {
+    let accepts = || {
+        Accepts::from(
+            "a URL such as \"http://egress:3128\" or \"http://USER:PASSWORD@egress:3128\"; what goes to an https:// \
+             upstream is encrypted inside the tunnel",
+        )
+    };
+    let uri: Uri = text.parse().map_err(|_| accepts())?;
+    if uri.scheme_str() != Some("http") || !matches!(uri.path(), "" | "/") || text.contains(['?', '#']) {
+        return Err(accepts());
+    }
+    let authority = uri.authority().ok_or_else(accepts)?;
+    let (login, address) = match authority.as_str().rsplit_once('@') {
+        Some((login, address)) => (Some(login), address),
+        None => (None, authority.as_str()),
+    };
+    Ok(Proxy {
+        host: host_of(authority).ok_or_else(accepts)?.to_owned(),
+        port: port_of(authority).ok_or_else(accepts)?.unwrap_or(80),
+        authority: address.to_owned(),
+        authorization: login.map(|login| basic(login).ok_or_else(accepts)).transpose()?,
+    })
+}
+
+/// The credentials of a URL as `Basic` puts them (RFC 7617, section 2).
+fn basic(login: &str) -> Option<HeaderValue> {
+    let (user, password) = login.split_once(':')?;
+    let (user, password) = (unescape(user)?, unescape(password)?);
+    if user.contains(':') {
+        return None;
+    }
+    let mut value = HeaderValue::try_from(format!("Basic {}", base64(format!("{user}:{password}").as_bytes()))).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+fn base64(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for group in bytes.chunks(3) {
+        let bits = group.iter().fold(0_usize, |bits, byte| bits << 8 | usize::from(*byte)) << (8 * (3 - group.len()));
+        let digits = (0..=group.len()).map(|place| BASE64[bits >> (18 - 6 * place) & 63]);
+        text.extend(digits.chain([b'='; 2]).take(4).map(char::from));
+    }
+    text
+}
+
 fn host_of(authority: &Authority) -> Option<&str> {
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
     (!host.is_empty()).then_some(host)
@@ -104,6 +153,29 @@ mod tests {
         let address = upstream("http://[::1]:9000").unwrap();
         assert_eq!((address.host.as_str(), address.port, address.authority.as_str()), ("::1", 9000, "[::1]:9000"));
         assert_eq!(address.base_path, "");
+    }
+
+    #[test]
+    fn a_proxy_is_host_port_and_credentials() {
+        let plain = proxy("http://egress").unwrap();
+        assert_eq!((plain.host.as_str(), plain.port, &plain.authorization), ("egress", 80, &None));
+        let known = proxy("http://agent%40x:p%3Ass%2F@[::1]:3128/").unwrap();
+        assert_eq!((known.host.as_str(), known.port, known.authority.as_str()), ("::1", 3128, "[::1]:3128"));
+        assert_eq!(known.authorization.as_ref().unwrap(), "Basic YWdlbnRAeDpwOnNzLw==");
+        assert!(!format!("{known:?}").contains("YWdl"));
+        for wrong in
+            ["egress:3128", "https://egress", "socks5://egress", "http://egress/x", "http://egress?x", "http://me@h"]
+        {
+            assert!(proxy(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn base64_is_that_of_the_rfc() {
+        let vectors = ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"];
+        for (length, expected) in vectors.iter().enumerate() {
+            assert_eq!(base64(&b"foobar"[..length]), *expected);
+        }
     }
 
     #[test]

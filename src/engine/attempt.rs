@@ -264,6 +264,7 @@ impl Attempted {
             SendError::NotSent { .. } => {
                 Self::bare(Outcome::NotSent { cause: Cause::Connect, reused_connection: reused }, error)
             }
+            SendError::ShutOut { .. } => Self::not_sent(Cause::Connect, error),
             SendError::Refused { .. } => Self::bare(Outcome::TurnedAway, error),
             SendError::MaybeSent { .. } => Self::silent(Silence::Closed, error),
             SendError::BadHead { .. } => Self::bare(Outcome::BadHead, error),

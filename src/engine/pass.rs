@@ -134,6 +134,7 @@ async fn attempt(lane: &Lane, passage: &Passage, progress: &Progress) -> Passed 
             Passed { outcome, answer, failure: String::new() }
         }
         Ok(Err(error @ SendError::NotSent { .. })) => Passed::not_sent(Cause::Connect, reused, error),
+        Ok(Err(error @ SendError::ShutOut { .. })) => Passed::not_sent(Cause::Connect, false, error),
         Ok(Err(error @ SendError::Refused { .. })) => Passed::bare(Outcome::TurnedAway, error),
         Ok(Err(error @ SendError::MaybeSent { .. })) => Passed::bare(Outcome::Silent(Silence::Closed), error),
         Ok(Err(error @ SendError::BadHead { .. })) => Passed::bare(Outcome::BadHead, error),

@@ -48,6 +48,12 @@ pub enum SendError {
         #[source]
         cause: h2::Error,
     },
+    /// Proven by the upstream's own word: the handshake was not over for it, so it read nothing that came behind.
+    #[error("the upstream does not accept the certificate of the gateway, or wants one")]
+    ShutOut {
+        #[source]
+        cause: HttpError,
+    },
     /// Bytes were written and no answer came. The upstream may have acted on them.
     #[error("the connection ended after bytes of the request were written and before an answer")]
     MaybeSent {
@@ -167,6 +173,9 @@ impl Line {
             Ok(response) => return Ok(response),
             Err(failed) => failed,
         };
+        if self.written.is_shut_out() {
+            return Err(SendError::ShutOut { cause: failed.into() });
+        }
         Err(match (self.written.bytes() == before, failed.is_parse()) {
             (true, _) => SendError::NotSent { reused, source: failed.into() },
             (false, true) => SendError::BadHead { cause: failed.into() },

@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::address::resolve;
+use super::tunnel::{Proxy, ProxyError};
 use super::wire::{Counted, Wire};
 
 /// As ALPN names it.
@@ -35,14 +36,16 @@ pub enum ConnectError {
     Denied { host: String, address: IpAddr },
     #[error("{address} refused the connection")]
     Refused { address: SocketAddr, source: io::Error },
-    #[error("cannot connect")]
+    #[error("cannot connect: {0}")]
     Io(#[source] io::Error),
     #[error("no connection after {after:?}")]
     Timeout { after: Duration },
     #[error("{host} is no name that a certificate can be checked against")]
     ServerName { host: String, source: InvalidDnsNameError },
-    #[error("the TLS handshake failed")]
+    #[error("the TLS handshake failed: {0}")]
     Tls(#[source] io::Error),
+    #[error("the proxy {proxy} {source}")]
+    Proxy { proxy: String, source: ProxyError },
     #[error("HTTP cannot begin on the connection")]
     Http(#[source] hyper::Error),
     #[error("HTTP/2 cannot begin on the connection")]
@@ -65,27 +68,39 @@ pub trait Connector: Send + Sync {
 
 /// TCP, with TLS where the endpoint says so.
 pub struct TcpConnector {
-    tls: TlsConnector,
+    tls: Option<TlsConnector>,
+    proxy: Option<Proxy>,
 }
 
 impl TcpConnector {
-    /// `tls` is what [`client_config`](crate::tls::client_config) makes.
-    pub fn new(tls: Arc<ClientConfig>) -> Self {
-        Self { tls: TlsConnector::from(tls) }
+    /// `tls` is what [`client_config`](crate::tls::client_config) makes; without it no endpoint with TLS is reached.
+    pub fn new(tls: Option<Arc<ClientConfig>>) -> Self {
+        Self { tls: tls.map(TlsConnector::from), proxy: None }
+    }
+
+    /// Goes through `proxy`, if there is one.
+    pub fn through(self, proxy: Option<Proxy>) -> Self {
+        Self { proxy, ..self }
     }
 }
 
 #[async_trait]
 impl Connector for TcpConnector {
     async fn connect(&self, endpoint: &Endpoint) -> Result<Wire, ConnectError> {
-        let addresses = resolve(&endpoint.host, endpoint.port).await?;
-        let stream = dial(&addresses).await?;
-        if endpoint.tls { secure(&self.tls, &endpoint.host, stream).await } else { Ok(Wire::new(stream)) }
+        let stream = match &self.proxy {
+            Some(proxy) => proxy.tunnel(endpoint).await?,
+            None => dial(&resolve(&endpoint.host, endpoint.port).await?).await?,
+        };
+        if !endpoint.tls {
+            return Ok(Wire::new(stream));
+        }
+        let unprepared = || ConnectError::Tls(io::ErrorKind::Unsupported.into());
+        secure(self.tls.as_ref().ok_or_else(unprepared)?, &endpoint.host, stream).await
     }
 }
 
 /// The first address that answers; the last one's error if none does.
-async fn dial(addresses: &[SocketAddr]) -> Result<TcpStream, ConnectError> {
+pub(super) async fn dial(addresses: &[SocketAddr]) -> Result<TcpStream, ConnectError> {
     let mut failure = ConnectError::Io(io::ErrorKind::AddrNotAvailable.into());
     for &address in addresses {
         match TcpStream::connect(address).await {

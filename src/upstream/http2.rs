@@ -265,6 +265,9 @@ impl Slot {
         if error.is_remote() && refused {
             return SendError::Refused { cause: error };
         }
+        if self.line.written.is_shut_out() {
+            return SendError::ShutOut { cause: HttpError::Http2(error) };
+        }
         if self.line.written.bytes() == before {
             return self.not_sent(error);
         }

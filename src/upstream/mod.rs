@@ -4,8 +4,8 @@
 //! Nothing here retries. Every send is one call of [`Connection::send`], and connecting is apart from it, so that the
 //! intent to send can be made durable in between. A connection has no task of its own: whoever sends or reads drives
 //! it, therefore dropping the future or the body closes it. One of HTTP/2 is shared and has a task, and what is closed is
-//! the stream. Nothing here ever follows a redirect or looks at a proxy
-//! setting of the environment.
+//! the stream. Nothing here ever follows a redirect or looks at a proxy setting of the environment: a proxy is stated in
+//! the file, or there is none.
 
 mod address;
 mod connection;
@@ -15,6 +15,7 @@ mod headers;
 mod http2;
 mod pool;
 mod received;
+mod tunnel;
 mod upload;
 mod wire;
 
@@ -35,6 +36,7 @@ pub use headers::{
     remove_hop_by_hop, trailer_name,
 };
 pub use received::{BodyError, ReceivedBody};
+pub use tunnel::{Proxy, ProxyError};
 pub use wire::{Io, Wire};
 
 use crate::protocol::Protocol;

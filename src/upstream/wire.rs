@@ -3,9 +3,10 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
 
+use rustls::AlertDescription;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::crash_point::{self, Point};
@@ -32,21 +33,35 @@ impl Wire {
 
     /// For a stream that buffers, such as TLS: what counts is what the stream below it has taken.
     pub(super) fn counted_below(io: impl Io + 'static, written: Written, http2: bool) -> Self {
+        let io = Entrance { stream: io, heard: false, written: written.clone() };
         Self { io: Box::new(io), written, http2 }
     }
 }
 
-/// Bytes that the transport has taken so far; it only grows.
+/// What has become of the bytes that the transport was given.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Written(Arc<AtomicU64>);
+pub(super) struct Written(Arc<Count>);
+
+#[derive(Debug, Default)]
+struct Count {
+    bytes: AtomicU64,
+    shut_out: AtomicBool,
+}
 
 impl Written {
+    /// That the transport has taken so far; it only grows.
     pub(super) fn bytes(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.bytes.load(Ordering::Relaxed)
     }
 
     fn add(&self, bytes: usize) {
-        self.0.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.0.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Whether the other side ended the connection over our certificate before it said anything else. TLS 1.3 lets a
+    /// client write before it is let in; what it wrote was not read then (RFC 8446, section 4.4.4).
+    pub(super) fn is_shut_out(&self) -> bool {
+        self.0.shut_out.load(Ordering::Relaxed)
     }
 }
 
@@ -90,6 +105,70 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
         self.count(outcome)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// TLS in which the other side may still be looking at our certificate.
+struct Entrance<S> {
+    stream: S,
+    heard: bool,
+    written: Written,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Entrance<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let entrance = &mut *self;
+        let read = ready!(Pin::new(&mut entrance.stream).poll_read(cx, buffer));
+        match &read {
+            Ok(()) => entrance.heard = true,
+            Err(error) if !entrance.heard && is_about_our_certificate(error) => {
+                entrance.written.0.shut_out.store(true, Ordering::Relaxed);
+            }
+            Err(_) => {}
+        }
+        Poll::Ready(read)
+    }
+}
+
+fn is_about_our_certificate(error: &io::Error) -> bool {
+    let error = error.get_ref().and_then(|error| error.downcast_ref());
+    matches!(
+        error,
+        Some(rustls::Error::AlertReceived(
+            AlertDescription::BadCertificate
+                | AlertDescription::UnsupportedCertificate
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::CertificateRequired
+                | AlertDescription::UnknownCA
+        ))
+    )
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Entrance<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {

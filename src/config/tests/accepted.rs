@@ -139,16 +139,6 @@ fn a_string_may_come_from_a_file_without_its_last_newline() {
 }
 
 #[test]
-fn the_certificates_of_an_upstream_are_read_from_a_file() {
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    let pem = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
-    file.write_all(pem.as_bytes()).unwrap();
-    let path = file.path().to_str().unwrap();
-    let text = LEAST.replace("http://127.0.0.1:9000\"", &format!("https://127.0.0.1\"\nca_file = {path:?}"));
-    assert_eq!(config(&text).routes.0[0].upstream.ca.as_deref(), Some(pem.as_bytes()));
-}
-
-#[test]
 fn pass_is_for_calls_that_may_run_once_more() {
     for lines in [
         "repeat = \"harmless\"",

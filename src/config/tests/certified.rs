@@ -94,6 +94,65 @@ fn a_scope_header_off_loopback_is_believed_of_clients_with_a_certificate() {
     assert_eq!(scoped(&format!(", client_ca = '{}'", path(&files, "ca.pem"))), "");
 }
 
+/// The least file with more lines for its upstream, which speaks TLS.
+fn to_upstream(lines: &str) -> String {
+    LEAST.replace("http://127.0.0.1:9000\"", &format!("https://pay.internal\"\n{lines}"))
+}
+
+#[test]
+fn what_an_upstream_is_shown_is_described() {
+    let (files, cert, key) = papers();
+    let ca = path(&files, "ca.pem");
+    let over = |lines: &str| line(&config(&to_upstream(lines)), "over TLS");
+    assert_eq!(over(""), "");
+    assert_eq!(over(&format!("ca_file = '{ca}'")), format!("over TLS that trusts {ca}"));
+    let both = over(&format!("client_cert = '{cert}'\nclient_key = '{key}'"));
+    assert_eq!(both, format!("over TLS that trusts the public authorities, shows {cert}"));
+}
+
+#[test]
+fn a_certificate_for_an_upstream_that_cannot_be_used_is_refused_beside_its_path() {
+    let (files, cert, key) = papers();
+    let (_stranger, _, other_key) = papers();
+    let refused = |lines: &str| errors(&to_upstream(lines)).replace(&path(&files, ""), "");
+    for (lines, message) in [
+        (
+            format!("client_cert = '{cert}'\nclient_key = '{other_key}'"),
+            "gateway.toml:4:15: upstreams.main.client_cert = \"cert.pem\": a PEM file with a certificate that `client_key` \
+             fits to: the key of another certificate",
+        ),
+        (
+            format!("client_cert = '{cert}'"),
+            "gateway.toml:2:1: upstreams.main.client_key: missing; `client_cert` and `client_key` go together",
+        ),
+        (
+            format!("ca_file = '{key}'"),
+            "gateway.toml:4:11: upstreams.main.ca_file = \"key.pem\": a PEM file with at least one certificate: no \
+             certificate in the PEM file",
+        ),
+        (
+            "client_key = '/nope'".to_owned(),
+            "gateway.toml:4:14: upstreams.main.client_key = \"/nope\": the file `/nope` cannot be read: No such file or \
+             directory (os error 2)",
+        ),
+    ] {
+        assert_eq!(refused(&lines), message, "{lines}");
+    }
+}
+
+#[test]
+fn a_proxy_is_shown_without_its_credentials() {
+    let through = |proxy: &str| line(&config(&to_upstream(&format!("proxy = {proxy:?}"))), "through");
+    assert_eq!(through("http://egress"), "through the proxy http://egress");
+    let known = through("http://agent:s3cret@egress:3128");
+    assert_eq!(known, "through the proxy http://egress:3128, with credentials");
+    let refused = errors(&to_upstream("proxy = 'https://agent:s3cret@egress'"));
+    assert!(
+        refused.starts_with("gateway.toml:4:9: upstreams.main.proxy = \"https://***@egress\": a URL such as"),
+        "{refused}"
+    );
+}
+
 #[test]
 fn files_that_change_are_read_anew_and_not_otherwise() {
     let (files, cert, key) = papers();

@@ -34,7 +34,7 @@ fn services_that_cannot_be() {
 #[test]
 fn what_the_contract_has_and_this_version_has_not_is_said_plainly() {
     for (table, keys) in [
-        ("upstreams.main", &["dialect", "preset", "client_cert", "client_key", "proxy", "listen"][..]),
+        ("upstreams.main", &["dialect", "preset", "listen"][..]),
         ("routes.payload", &["redact", "schema"]),
         ("routes.retry", &["budget"]),
         ("routes.limit", &["concurrency", "queue", "shared"]),
@@ -503,7 +503,7 @@ replicas = 0"#,
 url = "redis://h"
 namespace = "n"
 ca_file = "/dev/null""#,
-        r#"gateway.toml:8:1: store.ca_file: only a rediss://, rediss+sentinel:// or rediss+cluster:// store has certificates"#,
+        r#"gateway.toml:11:11: store.ca_file = "/dev/null": only a rediss://, rediss+sentinel:// or rediss+cluster:// store has certificates"#,
     ),
     (
         r#"[store]
@@ -571,7 +571,7 @@ url = "http://u:pw@h""#,
         r#"[upstreams.b]
 url = "https://h"
 ca_file = "/dev/null""#,
-        r#"gateway.toml:10:11: upstreams.b.ca_file = "/dev/null": a PEM file with at least one certificate"#,
+        r#"gateway.toml:10:11: upstreams.b.ca_file = "/dev/null": a PEM file with at least one certificate: no certificate in the PEM file"#,
     ),
     (
         r#"[upstreams.b]

@@ -10,7 +10,6 @@ use tokio::time::timeout;
 
 use super::peer::{Line, Seen};
 use super::*;
-use crate::tls::client_config;
 
 async fn outcome_of(answer: &'static [u8]) -> SendError {
     let peer = Peer::answers_and_closes(answer).await;
@@ -114,7 +113,7 @@ async fn nobody_listening_is_refused() {
     let peer = Peer::answers(b"").await;
     let mut endpoint = peer.endpoint();
     endpoint.port = free_port().await;
-    let connector = TcpConnector::new(client_config(None, None, Protocol::Auto.offer()).unwrap());
+    let connector = TcpConnector::new(None);
     let client = Client::new(Arc::new(connector), endpoint, SETTINGS);
     let refused = client.checkout(Freshness::Reuse).await.err().unwrap();
     assert!(matches!(refused, ConnectError::Refused { .. }), "{refused:?}");

@@ -14,7 +14,7 @@ use tokio_rustls::TlsAcceptor;
 use super::peer::{Line, Seen, read_request};
 use super::*;
 use crate::tls::authority::Authority;
-use crate::tls::{Identity, server_config};
+use crate::tls::{Identity, client_config, server_config};
 
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -25,7 +25,7 @@ const ACK: u8 = 1;
 const LONG: Duration = Duration::from_secs(10);
 
 fn over_http2(peer: &Peer) -> Client {
-    let connector = TcpConnector::new(client_config(None, None, Protocol::Http2.offer()).unwrap());
+    let connector = TcpConnector::new(None);
     Client::new(Arc::new(connector), peer.endpoint(), Settings { protocol: Protocol::Http2, ..SETTINGS })
 }
 
@@ -409,7 +409,7 @@ impl http_body::Body for Pieces {
 async fn an_idle_connection_is_closed_and_a_careful_call_asks_first() {
     let (peer, mut asked, connections) = service(10).await;
     let settings = Settings { protocol: Protocol::Http2, pool_idle: Duration::from_millis(1500), ..SETTINGS };
-    let connector = TcpConnector::new(client_config(None, None, &[]).unwrap());
+    let connector = TcpConnector::new(None);
     let client = Client::new(Arc::new(connector), peer.endpoint(), settings);
     for (pause, expected) in [(0, 1), (1200, 1), (2500, 2)] {
         tokio::time::sleep(Duration::from_millis(pause)).await;
@@ -442,7 +442,7 @@ async fn behind_tls(offer: &[&str], protocol: Protocol) -> Client {
         }
     });
     let config = client_config(Some(authority.pem().as_bytes()), None, protocol.offer()).unwrap();
-    Client::new(Arc::new(TcpConnector::new(config)), endpoint, Settings { protocol, ..SETTINGS })
+    Client::new(Arc::new(TcpConnector::new(Some(config))), endpoint, Settings { protocol, ..SETTINGS })
 }
 
 #[tokio::test]

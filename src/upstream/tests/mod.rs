@@ -6,6 +6,7 @@ mod headers;
 mod http2;
 mod peer;
 mod pooling;
+mod proxies;
 mod timers;
 mod tls;
 
@@ -17,7 +18,6 @@ use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 
 use super::*;
-use crate::tls::client_config;
 use peer::Peer;
 
 const SETTINGS: Settings = Settings {
@@ -29,7 +29,7 @@ const SETTINGS: Settings = Settings {
 };
 
 fn client(peer: &Peer) -> Client {
-    let connector = TcpConnector::new(client_config(None, None, Protocol::Auto.offer()).unwrap());
+    let connector = TcpConnector::new(None);
     Client::new(Arc::new(connector), peer.endpoint(), SETTINGS)
 }
 

@@ -9,14 +9,17 @@ use super::*;
 use crate::tls::authority::Authority;
 use crate::tls::{Identity, TlsError, client_config, server_config};
 
-/// An upstream that proves to be `name`, demands a certificate of `clients` if given, and answers with what ALPN chose, except
-/// to DELETE, where it closes.
-async fn upstream(authority: &Authority, name: &str, clients: Option<&Authority>) -> u16 {
-    let (certificates, key) = authority.issue(name);
+/// An upstream that proves to be `name`, demands a certificate of `clients` if given, and answers with what ALPN chose and the
+/// name that was asked for, except to DELETE, where it closes.
+pub(super) async fn upstream(authority: &Authority, name: &str, clients: Option<&Authority>) -> u16 {
+    serve(acceptor(authority.issue(name), clients)).await
+}
+
+fn acceptor((certificates, key): (String, String), clients: Option<&Authority>) -> TlsAcceptor {
     let identity = Identity { certificates: certificates.as_bytes(), key: key.as_bytes() };
     let clients = clients.map(Authority::pem);
     let config = server_config(identity, clients.as_ref().map(String::as_bytes), &["h2", "http/1.1"]);
-    serve(TlsAcceptor::from(config.unwrap())).await
+    TlsAcceptor::from(config.unwrap())
 }
 
 async fn serve(acceptor: TlsAcceptor) -> u16 {
@@ -25,7 +28,9 @@ async fn serve(acceptor: TlsAcceptor) -> u16 {
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let Ok(mut stream) = acceptor.accept(stream).await else { continue };
-            let chosen = String::from_utf8(stream.get_ref().1.alpn_protocol().unwrap().to_vec()).unwrap();
+            let session = stream.get_ref().1;
+            let chosen = str::from_utf8(session.alpn_protocol().unwrap()).unwrap();
+            let chosen = format!("{chosen} for {}", session.server_name().unwrap());
             while let Some(request) = read_request(&mut stream).await {
                 if request.starts_with("DELETE") {
                     break;
@@ -41,17 +46,24 @@ async fn serve(acceptor: TlsAcceptor) -> u16 {
 fn client(port: u16, authority: &Authority, identity: Option<Identity<'_>>) -> Client {
     let config = client_config(Some(authority.pem().as_bytes()), identity, Protocol::Http1.offer()).unwrap();
     let endpoint = Endpoint { tls: true, host: "localhost".to_owned(), port };
-    Client::new(Arc::new(TcpConnector::new(config)), endpoint, SETTINGS)
+    Client::new(Arc::new(TcpConnector::new(Some(config))), endpoint, SETTINGS)
+}
+
+/// Why no connection is made, before anything could be sent.
+async fn refusal(port: u16, trusted: &Authority) -> String {
+    let error = client(port, trusted, None).checkout(Freshness::Reuse).await.err().unwrap();
+    assert!(matches!(error, ConnectError::Tls(_)), "{error:?}");
+    error.to_string()
 }
 
 #[tokio::test]
 async fn a_trusted_upstream_is_spoken_to_in_http_1_1_and_its_connection_is_kept() {
     let authority = Authority::made();
     let client = client(upstream(&authority, "localhost", None).await, &authority, None);
-    assert_eq!(text(send(&client, post()).await.unwrap()).await, "http/1.1");
+    assert_eq!(text(send(&client, post()).await.unwrap()).await, "http/1.1 for localhost");
     let again = client.checkout(Freshness::Careful).await.unwrap();
     assert!(again.reused());
-    assert_eq!(text(again.send(post()).await.unwrap()).await, "http/1.1");
+    assert_eq!(text(again.send(post()).await.unwrap()).await, "http/1.1 for localhost");
 }
 
 #[tokio::test]
@@ -65,11 +77,22 @@ async fn what_went_out_inside_tls_may_have_run() {
 #[tokio::test]
 async fn a_wrong_name_or_an_unknown_authority_is_refused_before_anything_is_sent() {
     let authority = Authority::made();
-    let wrong_name = client(upstream(&authority, "elsewhere", None).await, &authority, None);
-    assert!(matches!(wrong_name.checkout(Freshness::Reuse).await.err().unwrap(), ConnectError::Tls(_)));
+    let wrong_name = refusal(upstream(&authority, "elsewhere", None).await, &authority).await;
+    assert!(wrong_name.contains("not valid for name \"localhost\""), "{wrong_name}");
+    let stranger = refusal(upstream(&authority, "localhost", None).await, &Authority::made()).await;
+    assert!(stranger.contains("UnknownIssuer"), "{stranger}");
+    let expired = serve(acceptor(authority.issue_expired("localhost"), None)).await;
+    let expired = refusal(expired, &authority).await;
+    assert!(expired.contains("certificate expired"), "{expired}");
+}
 
-    let stranger = client(upstream(&authority, "localhost", None).await, &Authority::made(), None);
-    assert!(matches!(stranger.checkout(Freshness::Reuse).await.err().unwrap(), ConnectError::Tls(_)));
+#[tokio::test]
+async fn a_version_before_1_2_is_refused() {
+    const SERVER_HELLO_1_1: &[u8] =
+        b"\x16\x03\x02\x00\x2a\x02\x00\x00\x26\x03\x0212345678901234567890123456789012\x00\xc0\x13\x00";
+    let peer = Peer::plays(|mut line| async move { line.write(SERVER_HELLO_1_1).await }).await;
+    let refusal = refusal(peer.endpoint().port, &Authority::made()).await;
+    assert!(refusal.contains("peer is incompatible"), "{refusal}");
 }
 
 #[tokio::test]
@@ -79,7 +102,19 @@ async fn an_upstream_that_asks_who_we_are_is_told() {
     let (certificates, key) = clients.issue("gateway");
     let identity = Identity { certificates: certificates.as_bytes(), key: key.as_bytes() };
     let known = client(port, &authority, Some(identity));
-    assert_eq!(text(send(&known, post()).await.unwrap()).await, "http/1.1");
+    assert_eq!(text(send(&known, post()).await.unwrap()).await, "http/1.1 for localhost");
+}
+
+#[tokio::test]
+async fn what_an_upstream_that_does_not_let_us_in_was_sent_did_not_run() {
+    let (authority, clients) = (Authority::made(), Authority::made());
+    let port = upstream(&authority, "localhost", Some(&clients)).await;
+    let (certificates, key) = Authority::made().issue("stranger");
+    let stranger = Identity { certificates: certificates.as_bytes(), key: key.as_bytes() };
+    for identity in [None, Some(stranger)] {
+        let error = send(&client(port, &authority, identity), post()).await.map(drop).unwrap_err();
+        assert!(matches!(error, SendError::ShutOut { .. }), "{error:?}");
+    }
 }
 
 #[tokio::test]
