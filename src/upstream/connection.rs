@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderValue, Method, Request, Response, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -23,14 +23,22 @@ use super::wire::{Io, Wire, Written};
 /// Bytes of an answer's head that we are willing to read; its fields are limited to 100 by the parser.
 pub(super) const MAX_HEAD: usize = 64 * 1024;
 
-/// What went wrong, in the words of the library that speaks the protocol.
+/// What went wrong, mostly in the words of the library that speaks the protocol.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     #[error(transparent)]
     Http1(#[from] hyper::Error),
     #[error(transparent)]
     Http2(#[from] h2::Error),
+    /// Two hops could cut the body off at two places (RFC 9112, section 6.3).
+    #[error("the body is framed in more than one way, or by a coding other than chunked")]
+    Framing,
+    #[error("informational answers go on without end")]
+    Endless,
 }
+
+/// Bytes of informational answers before the answer itself.
+const MOST_INTERIM: u64 = 4 * MAX_HEAD as u64;
 
 /// What became of a request that got no answer.
 #[derive(Debug, thiserror::Error)]
@@ -147,6 +155,17 @@ fn frame(request: &mut Request<SendBody>) {
     }
 }
 
+/// hyper takes the coding where there is a length, too, and folds lengths that are equal.
+fn has_one_framing(headers: &HeaderMap) -> bool {
+    let lengths = headers.get_all(CONTENT_LENGTH).iter().count();
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => lengths <= 1,
+        (Some(coding), None) => lengths == 0 && coding.as_bytes().eq_ignore_ascii_case(b"chunked"),
+        (Some(_), Some(_)) => false,
+    }
+}
+
 type Driver = http1::Connection<TokioIo<Box<dyn Io>>, SendBody>;
 
 /// An HTTP/1.1 connection and the future that moves its bytes, which runs only while somebody polls it.
@@ -170,27 +189,35 @@ impl Line {
     async fn send(&mut self, request: Request<SendBody>, reused: bool) -> Result<Response<Incoming>, SendError> {
         let before = self.written.bytes();
         let failed = match self.exchange(request).await {
-            Ok(response) => return Ok(response),
+            Ok(response) if has_one_framing(response.headers()) => return Ok(response),
+            Ok(_) => HttpError::Framing,
             Err(failed) => failed,
         };
         if self.written.is_shut_out() {
-            return Err(SendError::ShutOut { cause: failed.into() });
+            return Err(SendError::ShutOut { cause: failed });
         }
-        Err(match (self.written.bytes() == before, failed.is_parse()) {
-            (true, _) => SendError::NotSent { reused, source: failed.into() },
-            (false, true) => SendError::BadHead { cause: failed.into() },
-            (false, false) => SendError::MaybeSent { cause: failed.into() },
+        Err(match failed {
+            HttpError::Http1(source) if self.written.bytes() == before => {
+                SendError::NotSent { reused, source: source.into() }
+            }
+            HttpError::Http1(cause) if !cause.is_parse() => SendError::MaybeSent { cause: cause.into() },
+            cause => SendError::BadHead { cause },
         })
     }
 
-    async fn exchange(&mut self, request: Request<SendBody>) -> hyper::Result<Response<Incoming>> {
+    async fn exchange(&mut self, request: Request<SendBody>) -> Result<Response<Incoming>, HttpError> {
         let mut answer = pin!(self.sender.try_send_request(request));
+        let before = self.written.bytes_read();
         poll_fn(|cx| {
             drive(&mut self.driver, cx);
-            answer.as_mut().poll(cx)
+            match answer.as_mut().poll(cx) {
+                Poll::Pending if self.written.bytes_read() - before > MOST_INTERIM => {
+                    Poll::Ready(Err(HttpError::Endless))
+                }
+                answered => answered.map_err(|unanswered| HttpError::Http1(unanswered.into_error())),
+            }
         })
         .await
-        .map_err(|unanswered| unanswered.into_error())
     }
 
     /// Moves bytes both ways as far as they go; wakes `cx` when there is more to do.

@@ -271,10 +271,9 @@ impl Slot {
         if self.line.written.bytes() == before {
             return self.not_sent(error);
         }
-        let cause = HttpError::Http2(error);
-        match &cause {
-            HttpError::Http2(error) if error.is_library() => SendError::BadHead { cause },
-            HttpError::Http1(_) | HttpError::Http2(_) => SendError::MaybeSent { cause },
+        match error.is_library() {
+            true => SendError::BadHead { cause: error.into() },
+            false => SendError::MaybeSent { cause: error.into() },
         }
     }
 

@@ -38,24 +38,29 @@ impl Wire {
     }
 }
 
-/// What has become of the bytes that the transport was given.
+/// What has become of the bytes that the transport was given, and of those that it gave.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Written(Arc<Count>);
+pub(super) struct Written(Arc<Counts>);
 
 #[derive(Debug, Default)]
-struct Count {
-    bytes: AtomicU64,
+struct Counts {
+    written: AtomicU64,
+    read: AtomicU64,
     shut_out: AtomicBool,
 }
 
 impl Written {
     /// That the transport has taken so far; it only grows.
     pub(super) fn bytes(&self) -> u64 {
-        self.0.bytes.load(Ordering::Relaxed)
+        self.0.written.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn bytes_read(&self) -> u64 {
+        self.0.read.load(Ordering::Relaxed)
     }
 
     fn add(&self, bytes: usize) {
-        self.0.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.0.written.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Whether the other side ended the connection over our certificate before it said anything else. TLS 1.3 lets a
@@ -88,7 +93,10 @@ impl<S> Counted<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        let outcome = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        self.written.0.read.fetch_add((buffer.filled().len() - before) as u64, Ordering::Relaxed);
+        outcome
     }
 }
 

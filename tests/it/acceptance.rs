@@ -25,6 +25,7 @@ mod egress;
 mod encryption;
 mod failures;
 mod grpc;
+mod hostile;
 mod http2;
 mod joining;
 mod keys;

@@ -55,7 +55,18 @@ async fn heads_that_are_no_heads_are_bad() {
         b"HTTP/1.1 200 OK\r\nbad header\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
         b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\n\r\nok",
         b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX-A: one\r\n two\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX-A: one\rSet-Cookie: a=1\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX-A: one\0two\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length : 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\n: a\r\n\r\n",
     ] {
         let error = outcome_of(garbage).await;
         assert!(matches!(error, SendError::BadHead { .. }), "{garbage:?}: {error:?}");
@@ -76,6 +87,29 @@ async fn a_head_of_a_mebibyte_or_of_101_fields_is_bad() {
         let error = send(&client(&peer), post()).await.map(drop).unwrap_err();
         assert!(matches!(error, SendError::BadHead { .. }), "{error:?}");
     }
+}
+
+#[tokio::test]
+async fn informational_answers_have_to_come_to_an_end() {
+    let peer = Peer::plays(|mut line| async move {
+        line.request().await;
+        let interim = "HTTP/1.1 102 Processing\r\n\r\n".repeat(1000);
+        while tokio::io::AsyncWriteExt::write_all(&mut line.stream, interim.as_bytes()).await.is_ok() {}
+    })
+    .await;
+    let client = client(&peer);
+    let error = send(&client, post()).await.map(drop).unwrap_err();
+    assert!(matches!(error, SendError::BadHead { .. }), "{error:?}");
+    assert_eq!(client.pool.len(), 0);
+}
+
+#[tokio::test]
+async fn an_answer_with_something_behind_it_is_the_last_on_its_connection() {
+    let two = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
+    let peer = Peer::answers(two).await;
+    let client = client(&peer);
+    assert_eq!(text(send(&client, post()).await.unwrap()).await, "ok");
+    assert_eq!(client.pool.len(), 0);
 }
 
 #[tokio::test]
