@@ -18,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 use self::control::Control;
 use crate::clock::Clock;
 use crate::config::{self, Config, StoreSettings, StoreUrl, Upstream};
-use crate::engine::buffers::Buffers;
 use crate::engine::{Engine, Lane, Shared};
 use crate::entropy::Entropy;
 use crate::redis_url::RedisUrl;
@@ -63,7 +62,6 @@ struct Common {
     shared: Arc<Shared>,
     stores: StoreSource,
     instance: Instance,
-    buffers: Buffers,
     places: Arc<Semaphore>,
     /// What agents get to see in a handshake, if they speak TLS.
     certificates: Option<watch::Sender<Arc<ServerConfig>>>,
@@ -128,7 +126,6 @@ impl Common {
         Ok(Self {
             stores: StoreSource::open(&config.store, &entropy)?,
             instance: Instance::new(&entropy),
-            buffers: Buffers::new(config.server.buffers),
             places: Arc::new(Semaphore::new(config.server.max_connections.get().min(Semaphore::MAX_PERMITS))),
             certificates: config.server.tls.as_ref().map(|tls| watch::Sender::new(Arc::clone(&tls.config))),
             stop: CancellationToken::new(),
@@ -173,7 +170,7 @@ impl Common {
         let certificates = self.certificates.as_ref().map(watch::Sender::subscribe);
         let listener = Listener::new(socket, limits, Arc::clone(&self.places), self.stop.clone())?;
         let listener = listener.with_certificates(certificates);
-        let proxy = Arc::new(Proxy::new(engine, self.instance.clone(), self.buffers.clone()));
+        let proxy = Arc::new(Proxy::new(engine, self.instance.clone()));
         let service = move |request, peer| {
             let proxy = Arc::clone(&proxy);
             async move { proxy.handle(request, peer).await }

@@ -113,8 +113,8 @@ impl Config {
             }),
             sends_credential_in_clear(&route.upstream)
                 .then(|| format!("a credential goes to upstream {name} in the clear, by plain http")),
-            (route.max_body > self.server.buffers)
-                .then(|| "`max_body` is more than server.buffers hold for all calls together".to_owned()),
+            (route.max_body > self.server.buffers / 4 * 3)
+                .then(|| "`max_body` is more than server.buffers hold for all requests together".to_owned()),
         ]
         .into_iter()
         .flatten()

@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::clock::{Timestamp, millis};
 use crate::config::Route;
 use crate::crash_point::{self, Point};
+use crate::engine::buffers::Held;
 use crate::engine::owner::WriteError;
 use crate::engine::run::{Dispatch, Run};
 use crate::operation::Cause;
@@ -85,7 +86,7 @@ pub struct Head {
 pub enum AnswerBody {
     Unread(ReceivedBody),
     Whole(Bytes),
-    /// Longer than a receipt may be, or a stream of events.
+    /// Longer than a receipt may be or the buffers hold, or a stream of events.
     Long(Unfinished),
 }
 
@@ -233,7 +234,8 @@ impl Run<'_> {
             return Attempted { answer: Some(UpstreamAnswer { head, body }), ..attempted };
         };
         let limit = if is_event_stream(&head.headers) { 0 } else { self.route.max_receipt };
-        match self.owner.holding(collect(body, limit, &mut head.headers)).await {
+        self.room = self.engine.shared.buffers.for_answer();
+        match self.owner.holding(collect(body, limit, &mut head.headers, &mut self.room)).await {
             Ok(body) => {
                 attempted.outcome = Outcome::Answer { status: meant_status(head.status, &head.headers) };
                 attempted.answer = Some(UpstreamAnswer { head, body });
@@ -341,7 +343,12 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
     media.get(..17).is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"))
 }
 
-async fn collect(mut body: ReceivedBody, limit: u64, headers: &mut HeaderMap) -> Result<AnswerBody, Cut> {
+async fn collect(
+    mut body: ReceivedBody,
+    limit: u64,
+    headers: &mut HeaderMap,
+    room: &mut Held,
+) -> Result<AnswerBody, Cut> {
     let mut read: Vec<Bytes> = Vec::new();
     let mut length = 0;
     if limit == 0 {
@@ -360,9 +367,10 @@ async fn collect(mut body: ReceivedBody, limit: u64, headers: &mut HeaderMap) ->
             }
         };
         length += data.len() as u64;
+        let fits = length <= limit && room.grow(data.len() as u64);
         read.push(data);
         crash_point::reached(Point::InBody);
-        if length > limit {
+        if !fits {
             return Ok(AnswerBody::Long(Unfinished { read: joined(read), rest: body }));
         }
     }

@@ -1,45 +1,59 @@
 //! The memory that all buffered bodies together may take (`server.buffers`), over all threads.
 //!
-//! Never waits: what does not fit is refused at once, before anything is claimed.
+//! Never waits: a request that does not fit is refused at once, before anything is claimed. A quarter of the room is for
+//! answers alone: their calls have been made, and slow uploads must not keep receipts from being kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How much room is left. Cheap to clone; clones share the room.
 #[derive(Clone, Debug)]
-pub struct Buffers(Arc<AtomicU64>);
+pub struct Buffers(Arc<Room>);
+
+#[derive(Debug)]
+struct Room {
+    free: AtomicU64,
+    /// Of it, what only answers take.
+    for_answers: u64,
+}
 
 impl Buffers {
     /// Room for `bytes` bytes.
     pub fn new(bytes: u64) -> Self {
-        Self(Arc::new(AtomicU64::new(bytes)))
+        Self(Arc::new(Room { free: AtomicU64::new(bytes), for_answers: bytes / 4 }))
     }
 
-    /// Takes room for `bytes`; `None` if there is not that much. It is given back on drop, whatever the reason: an
-    /// answer, an error, a task that was cancelled.
+    /// Takes room for `bytes` of a request; `None` if there is not that much. It is given back on drop, whatever the
+    /// reason: an answer, an error, a task that was cancelled.
     pub fn take(&self, bytes: u64) -> Option<Held> {
-        let mut held = Held { buffers: self.clone(), bytes: 0 };
+        let mut held = Held { room: Arc::clone(&self.0), bytes: 0, leaves: self.0.for_answers };
         held.grow(bytes).then_some(held)
+    }
+
+    /// Nothing yet, to grow with the body of an answer.
+    pub fn for_answer(&self) -> Held {
+        Held { room: Arc::clone(&self.0), bytes: 0, leaves: 0 }
     }
 
     #[cfg(test)]
     pub(crate) fn free(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.free.load(Ordering::Relaxed)
     }
 }
 
 /// Room that is taken until this is dropped.
 #[derive(Debug)]
 pub struct Held {
-    buffers: Buffers,
+    room: Arc<Room>,
     bytes: u64,
+    leaves: u64,
 }
 
 impl Held {
     /// Takes room for `more` bytes; false, and nothing changes, if there is not that much.
     pub fn grow(&mut self, more: u64) -> bool {
-        let taken =
-            self.buffers.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(more)).is_ok();
+        let rest = |free: u64| free.checked_sub(more).filter(|rest| more == 0 || *rest >= self.leaves);
+        let taken = self.room.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_ok();
         self.bytes += if taken { more } else { 0 };
         taken
     }
@@ -47,7 +61,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.buffers.0.fetch_add(self.bytes, Ordering::Relaxed);
+        self.room.free.fetch_add(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -57,21 +71,32 @@ mod tests {
 
     #[test]
     fn room_comes_back_when_its_holder_goes() {
-        let buffers = Buffers::new(10);
+        let buffers = Buffers::new(12);
         let first = buffers.take(6).unwrap();
-        assert!(buffers.take(5).is_none());
-        assert_eq!(buffers.free(), 4);
+        assert!(buffers.take(4).is_none());
+        assert_eq!(buffers.free(), 6);
         drop(first);
-        assert_eq!(buffers.free(), 10);
+        assert_eq!(buffers.free(), 12);
     }
 
     #[test]
     fn a_refused_growth_changes_nothing() {
-        let buffers = Buffers::new(10);
+        let buffers = Buffers::new(12);
         let mut held = buffers.take(4).unwrap();
-        assert!(!held.grow(7));
-        assert!(held.grow(6));
+        assert!(!held.grow(6));
+        assert!(held.grow(5));
         drop(held);
-        assert_eq!(buffers.free(), 10);
+        assert_eq!(buffers.free(), 12);
+    }
+
+    #[test]
+    fn requests_leave_a_quarter_to_answers() {
+        let buffers = Buffers::new(12);
+        let request = buffers.take(9).unwrap();
+        assert!(buffers.take(1).is_none() && buffers.take(0).is_some());
+        let mut answer = buffers.for_answer();
+        assert!(answer.grow(3) && !answer.grow(1));
+        drop((request, answer));
+        assert_eq!(buffers.free(), 12);
     }
 }

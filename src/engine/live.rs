@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use crate::crash_point::{self, Point};
 use crate::engine::answer::{Answer, Body, Content, Execution, Marks, Piece};
 use crate::engine::attempt::{Head, Unfinished};
+use crate::engine::buffers::Held;
 use crate::engine::claim::FirstCaller;
 use crate::engine::conclusion::Conclusion;
 use crate::engine::owner::Owner;
@@ -32,21 +33,24 @@ const PIECES: usize = 16;
 struct Tape {
     digest: Sha256,
     length: u64,
-    /// All of it, while a receipt can hold it.
+    /// All of it, while a receipt can hold it and there is room.
     kept: Option<Vec<u8>>,
     limit: u64,
+    room: Held,
 }
 
 impl Tape {
-    fn new(limit: u64) -> Self {
-        Self { digest: Sha256::new(), length: 0, kept: Some(Vec::new()), limit }
+    fn new(limit: u64, room: Held) -> Self {
+        Self { digest: Sha256::new(), length: 0, kept: Some(Vec::new()), limit, room }
     }
 
     fn add(&mut self, piece: &[u8]) {
         self.digest.update(piece);
         self.length += piece.len() as u64;
         match &mut self.kept {
-            Some(kept) if self.length <= self.limit => kept.extend_from_slice(piece),
+            Some(kept) if self.length <= self.limit && self.room.grow(piece.len() as u64) => {
+                kept.extend_from_slice(piece);
+            }
             _ => self.kept = None,
         }
     }
@@ -99,7 +103,7 @@ impl Run<'_> {
     ) -> Conclusion {
         let marks = Marks { prior_outcome_unknown: after_doubt, ..self.marks(Execution::Executed, None) };
         let mut listener = tell(caller, status, headers.clone(), &unfinished, marks.clone());
-        let mut tape = Tape::new(self.route.max_receipt);
+        let mut tape = Tape::new(self.route.max_receipt, self.engine.shared.buffers.for_answer());
         let whole = self.record(unfinished, &mut tape, &mut listener).await;
         if let Some(trailers) = &listener.trailers {
             keep_trailers(&mut headers, trailers);
@@ -137,7 +141,7 @@ impl Run<'_> {
         caller: &mut FirstCaller,
     ) -> Conclusion {
         let mut listener = tell(caller, status, headers, &unfinished, marks.clone());
-        let mut tape = Tape::new(0);
+        let mut tape = Tape::new(0, self.engine.shared.buffers.for_answer());
         let whole = self.record(unfinished, &mut tape, &mut listener).await;
         if whole {
             self.engine.shared.tasks.spawn(listener.end());

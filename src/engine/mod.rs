@@ -38,6 +38,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::{Callers, Config, OnStoreDown, Route, upstream_target};
 use crate::engine::answer::{Answer, Unguarded};
+use crate::engine::buffers::Buffers;
 use crate::engine::call::{Call, NamedCall};
 use crate::engine::flight::Flights;
 use crate::engine::headroom::Headroom;
@@ -63,6 +64,8 @@ pub struct Shared {
     pub limits: Limits,
     pub headroom: Headroom,
     pub scopes: Scopes,
+    /// Room for the bodies of requests and answers.
+    pub buffers: Buffers,
     /// Places for claims that are being taken back from a store that did not answer.
     pub withdrawals: Arc<Semaphore>,
     pub status: Arc<Status>,
@@ -79,6 +82,7 @@ impl Shared {
             limits: Limits::of(&config.routes),
             headroom: Headroom::new(config.store.max_open.get() as u64),
             scopes: Scopes::default(),
+            buffers: Buffers::new(config.server.buffers),
             withdrawals: Arc::new(Semaphore::new(WITHDRAWALS)),
             status: Arc::new(Status::new()),
             tasks: TaskTracker::new(),

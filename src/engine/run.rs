@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 use crate::config::Route;
 use crate::crash_point::{self, Point};
 use crate::engine::attempt::{Attempted, Outgoing};
+use crate::engine::buffers::Held;
 use crate::engine::call::{resend_rule, retention};
 use crate::engine::claim::FirstCaller;
 use crate::engine::conclusion::Conclusion;
@@ -40,6 +41,8 @@ pub struct Run<'a> {
     pub(super) keep: Retention,
     pub(super) deadline: Instant,
     pub(super) tries: decide::Run,
+    /// What the body of the present answer takes.
+    pub(super) room: Held,
     /// The next attempt must not use a pooled connection.
     pub(super) new_connection: bool,
     /// The write that opened the run has counted its first attempt.
@@ -94,6 +97,7 @@ impl<'a> Run<'a> {
             rule: resend_rule(&route, &outgoing.method, &operation.identity),
             keep: retention(&route, &operation.identity),
             tries: decide::Run::after(tries),
+            room: engine.shared.buffers.for_answer(),
             new_connection: false,
             counted,
             earlier: None,

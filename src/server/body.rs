@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::engine::answer::{self, Piece};
 use crate::engine::buffers::{Buffers, Held};
@@ -22,6 +22,9 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How long an overloaded gateway asks its callers to stay away.
 const OVERLOADED_FOR: Duration = Duration::from_secs(1);
+
+/// Bytes a second that a body which is read whole has to bring, after its first idle time.
+const LEAST_RATE: u64 = 1024;
 
 /// Bounds on the reading of one request body.
 #[derive(Clone, Debug)]
@@ -48,6 +51,8 @@ pub enum BodyError {
     TooLarge { limit: u64 },
     #[error("no byte of the body came for {} ms", .0.as_millis())]
     Stalled(Duration),
+    #[error("the body comes slower than {LEAST_RATE} bytes a second")]
+    TooSlow,
     #[error("the gateway's buffers are full")]
     NoRoom,
     /// Malformed, or cut short.
@@ -138,9 +143,12 @@ impl Gathering {
         B: Body<Data = Bytes> + Unpin,
         B::Error: Into<BoxError>,
     {
+        let start = Instant::now();
         loop {
-            let frame = timeout(limits.idle, body.frame()).await.map_err(|_| BodyError::Stalled(limits.idle))?;
-            match frame {
+            let idle = Instant::now() + limits.idle;
+            let slow = start + limits.idle + Duration::from_millis(self.length.saturating_mul(1000) / LEAST_RATE);
+            let late = if slow < idle { BodyError::TooSlow } else { BodyError::Stalled(limits.idle) };
+            match timeout_at(slow.min(idle), body.frame()).await.map_err(|_elapsed| late)? {
                 None => return Ok(Reading::Whole(self.finish())),
                 Some(Err(error)) => return Err(BodyError::Broken(error.into())),
                 // Trailers of a request are dropped: a repeat could not bring them again.
@@ -202,11 +210,19 @@ impl From<BodyError> for Problem {
         let detail = error.to_string();
         match error {
             BodyError::TooLarge { .. } => Self::new(Code::BodyTooLarge, detail),
-            BodyError::Stalled(_) => Self::new(Code::InvalidRequest, detail).with_status(408),
+            BodyError::Stalled(_) | BodyError::TooSlow => Self::new(Code::InvalidRequest, detail).with_status(408),
             BodyError::NoRoom => Self::new(Code::Overloaded, detail).with_retry_after(OVERLOADED_FOR),
-            BodyError::Broken(source) => Self::new(Code::InvalidRequest, format!("{detail}: {source}")),
+            BodyError::Broken(source) => Self::new(Code::InvalidRequest, format!("{detail}: {}", root(&*source))),
         }
     }
+}
+
+/// What went wrong first; what stands above it says where.
+fn root<'e>(mut error: &'e (dyn std::error::Error + 'static)) -> &'e dyn std::error::Error {
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error
 }
 
 /// What goes out as an answer's body.
@@ -328,7 +344,7 @@ impl Body for ResponseBody {
 #[cfg(test)]
 mod tests {
     use http_body_util::{Empty, Full};
-    use tokio::time::Instant;
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -361,18 +377,18 @@ mod tests {
     #[tokio::test]
     async fn a_body_in_one_piece_is_not_copied() {
         let sent = Bytes::from(vec![7; 100]);
-        let read = read_body(Full::new(sent.clone()), &limits(100, 100)).await.unwrap();
+        let read = read_body(Full::new(sent.clone()), &limits(100, 200)).await.unwrap();
         assert_eq!(read.bytes.as_ptr(), sent.as_ptr());
     }
 
     #[tokio::test]
     async fn pieces_are_put_together_and_their_room_comes_back() {
-        let limits = limits(100, 100);
+        let limits = limits(100, 200);
         let read = read_body(chunked(&["one ", "two ", "three"]), &limits).await.unwrap();
         assert_eq!(read.bytes, "one two three");
-        assert_eq!(limits.buffers.free(), 87);
+        assert_eq!(limits.buffers.free(), 187);
         drop(read);
-        assert_eq!(limits.buffers.free(), 100);
+        assert_eq!(limits.buffers.free(), 200);
     }
 
     #[tokio::test]
@@ -413,14 +429,31 @@ mod tests {
         sender.send(data("half")).await.unwrap();
         let body = ResponseBody::Live(rest);
         let start = Instant::now();
-        let refused = read_body(body, &limits(100, 100)).await.unwrap_err();
+        let refused = read_body(body, &limits(100, 200)).await.unwrap_err();
         assert_eq!(start.elapsed(), Duration::from_secs(15));
         assert_eq!(Problem::from(refused).status, 408);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_trickles_is_given_up_soon_and_one_that_is_slow_is_not() {
+        for (piece, status) in [("1", Some(408)), ("a kilobyte a second would be enough", None)] {
+            let (sender, rest) = mpsc::channel(1);
+            let start = Instant::now();
+            let reading = tokio::spawn(async move { read_body(ResponseBody::Live(rest), &limits(1000, 4000)).await });
+            for _ in 0..20 {
+                sleep(if status.is_some() { Duration::from_secs(1) } else { Duration::from_millis(30) }).await;
+                sender.send(data(piece)).await.ok();
+            }
+            sender.send(Piece::End).await.ok();
+            let refused = reading.await.unwrap().err().map(|refused| Problem::from(refused).status);
+            assert_eq!(refused, status);
+            assert!(start.elapsed() < Duration::from_secs(21));
+        }
+    }
+
     #[tokio::test]
     async fn a_broken_body_is_the_requests_fault() {
-        let problem = Problem::from(read_body(cut("half"), &limits(100, 100)).await.unwrap_err());
+        let problem = Problem::from(read_body(cut("half"), &limits(100, 200)).await.unwrap_err());
         assert_eq!((problem.status, problem.code), (400, Code::InvalidRequest));
     }
 

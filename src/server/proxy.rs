@@ -13,7 +13,6 @@ use tokio::time::Instant;
 use crate::config::{Effect, KeyMode, OnLargeBody, Route, upstream_target};
 use crate::engine::Engine;
 use crate::engine::answer::{Content, Execution, Marks, Unguarded};
-use crate::engine::buffers::Buffers;
 use crate::engine::call::Call;
 use crate::engine::lookup::View;
 use crate::engine::name::passing_key;
@@ -41,14 +40,13 @@ pub struct Proxy {
     door: Door,
     instance: Instance,
     callers: CallerRule,
-    buffers: Buffers,
 }
 
 impl Proxy {
-    pub fn new(engine: Arc<Engine>, instance: Instance, buffers: Buffers) -> Self {
+    pub fn new(engine: Arc<Engine>, instance: Instance) -> Self {
         let config = &engine.shared().config;
         let (door, callers) = (Door::new(&config.server, instance.clone()), CallerRule::new(config));
-        Self { engine, door, instance, callers, buffers }
+        Self { engine, door, instance, callers }
     }
 
     /// Answers one request. Reads stream through; writes are read whole before anything is claimed.
@@ -99,7 +97,7 @@ impl Proxy {
 
     async fn look_up_key(&self, body: Incoming, scope: &Scope) -> Result<View, Problem> {
         let idle = self.engine.shared().config.server.body_idle_timeout;
-        let limits = BodyLimits { size: MAX_QUESTION, idle, buffers: self.buffers.clone() };
+        let limits = BodyLimits { size: MAX_QUESTION, idle, buffers: self.engine.shared().buffers.clone() };
         let body = read_body(body, &limits).await?;
         let asked = KeyQuestion::read(&body.bytes)?;
         self.engine.look_up_key(scope, &asked.route, &asked.key).await
@@ -159,7 +157,7 @@ impl Proxy {
     async fn guard(&self, route: Arc<Route>, head: Parts, body: Incoming, scope: Scope) -> Response<ResponseBody> {
         let deadline = run_deadline(&route, &head.headers);
         let idle = self.engine.shared().config.server.body_idle_timeout;
-        let limits = BodyLimits { size: route.max_body, idle, buffers: self.buffers.clone() };
+        let limits = BodyLimits { size: route.max_body, idle, buffers: self.engine.shared().buffers.clone() };
         let buffered = match read_or_leave(body, &limits).await {
             Ok(Reading::Whole(buffered)) => buffered,
             Ok(Reading::Longer(longer)) if route.on_large_body == OnLargeBody::PassUnguarded => {

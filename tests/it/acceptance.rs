@@ -29,6 +29,7 @@ mod hostile;
 mod http2;
 mod joining;
 mod keys;
+mod limits;
 mod log;
 mod lookups;
 mod lost_memory;

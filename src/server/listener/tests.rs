@@ -47,7 +47,7 @@ type Live = Mutex<Option<mpsc::Sender<Piece>>>;
 impl Echo {
     fn new(body_idle: Duration) -> Self {
         let door = Door::with_limits(2000, 300, Instance::new(&Entropy::seeded(1)));
-        let body = BodyLimits { size: MAX_BODY, idle: body_idle, buffers: Buffers::new(MAX_BODY) };
+        let body = BodyLimits { size: MAX_BODY, idle: body_idle, buffers: Buffers::new(2 * MAX_BODY) };
         Self {
             door,
             body,

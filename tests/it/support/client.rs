@@ -89,6 +89,19 @@ impl Call {
     }
 }
 
+/// Everything that comes back for `bytes` until the gateway closes the connection.
+#[track_caller]
+pub fn tell(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(bytes).unwrap();
+    let mut answer = Vec::new();
+    stream
+        .read_to_end(&mut answer)
+        .unwrap_or_else(|error| panic!("{error} after {:?}", String::from_utf8_lossy(&answer)));
+    answer
+}
+
 /// A request whose answer is still to be read.
 pub struct Pending {
     connection: Connection,

@@ -98,6 +98,12 @@ impl Settings {
         self.environment("PATH", "/usr/bin:/bin")
     }
 
+    /// It may have no more than `count` files and sockets open.
+    pub fn with_descriptors(mut self, count: u32) -> Self {
+        self.wrapper = ["sh", "-c", "ulimit -n \"$0\" && exec \"$@\"", &count.to_string()].map(str::to_owned).into();
+        self.environment("PATH", "/usr/bin:/bin")
+    }
+
     fn behind(mut self, mount: &str, place: &Path) -> Self {
         let mount = format!("{mount} && exec \"$@\"");
         let wrapper = ["unshare", "--map-root-user", "--mount", "sh", "-c", &mount];
@@ -265,6 +271,14 @@ impl Gateway {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.0.id())).unwrap();
         let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
         kilobytes.unwrap().parse::<u64>().unwrap() << 10
+    }
+
+    /// How long it has worked so far.
+    pub fn processor_time(&self) -> Duration {
+        const TICK: Duration = Duration::from_millis(10);
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.0.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        [fields[11], fields[12]].map(|ticks| TICK * ticks.parse::<u32>().unwrap()).iter().sum()
     }
 
     pub fn log(&self) -> String {
