@@ -125,12 +125,13 @@ fn shares_method(left: Option<&[Method]>, right: Option<&[Method]>) -> bool {
     }
 }
 
-/// `host:port` and `[::1]:port` without the port.
+/// `host:port` and `[::1]:port` without the port. `host.` is `host`, with its root named.
 fn without_port(host: &str) -> &str {
-    match host.rsplit_once(':') {
+    let name = match host.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => name,
         Some(_) | None => host,
-    }
+    };
+    name.strip_suffix('.').unwrap_or(name)
 }
 
 /// RFC 9110, section 9.2.2, but for unknown methods nothing is promised.

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::engine::answer::{self, Piece};
 use crate::engine::buffers::{Buffers, Held};
 use crate::engine::problem::{Code, Problem};
+use crate::upstream::may_be_trailer;
 
 /// Any error of a streaming body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -58,6 +59,8 @@ pub enum BodyError {
     /// Malformed, or cut short.
     #[error("the body cannot be read")]
     Broken(#[source] BoxError),
+    #[error("`{0}` stands behind the body, where nobody reads it or somebody takes it for what stood before")]
+    Trailer(HeaderName),
 }
 
 /// Reads a body whole.
@@ -123,6 +126,13 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Longer<B> {
     }
 }
 
+/// # Errors
+/// A frame has trailers of a name that is read before the body.
+pub fn check_trailers(frame: &Frame<Bytes>) -> Result<(), BodyError> {
+    let mut names = frame.trailers_ref().into_iter().flat_map(HeaderMap::keys);
+    names.find(|name| !may_be_trailer(name)).map_or(Ok(()), |name| Err(BodyError::Trailer(name.clone())))
+}
+
 /// A body while it is read.
 struct Gathering {
     declared: u64,
@@ -153,6 +163,7 @@ impl Gathering {
                 Some(Err(error)) => return Err(BodyError::Broken(error.into())),
                 // Trailers of a request are dropped: a repeat could not bring them again.
                 Some(Ok(frame)) => {
+                    check_trailers(&frame)?;
                     let piece = frame.into_data().unwrap_or_default();
                     if self.length + piece.len() as u64 > limits.size {
                         let read = VecDeque::from([self.finish().bytes, piece]);
@@ -212,6 +223,7 @@ impl From<BodyError> for Problem {
             BodyError::TooLarge { .. } => Self::new(Code::BodyTooLarge, detail),
             BodyError::Stalled(_) | BodyError::TooSlow => Self::new(Code::InvalidRequest, detail).with_status(408),
             BodyError::NoRoom => Self::new(Code::Overloaded, detail).with_retry_after(OVERLOADED_FOR),
+            BodyError::Trailer(_) => Self::new(Code::InvalidRequest, detail),
             BodyError::Broken(source) => Self::new(Code::InvalidRequest, format!("{detail}: {}", root(&*source))),
         }
     }
@@ -455,6 +467,16 @@ mod tests {
     async fn a_broken_body_is_the_requests_fault() {
         let problem = Problem::from(read_body(cut("half"), &limits(100, 200)).await.unwrap_err());
         assert_eq!((problem.status, problem.code), (400, Code::InvalidRequest));
+    }
+
+    #[tokio::test]
+    async fn what_is_read_before_a_body_may_not_stand_behind_it() {
+        for (name, status) in [("x-sum", None), ("content-length", Some(400)), ("idempotency-key", Some(400))] {
+            let trailers = HeaderMap::from_iter([(HeaderName::from_static(name), "1".parse().unwrap())]);
+            let body = Full::new(Bytes::from_static(b"abc")).with_trailers(std::future::ready(Some(Ok(trailers))));
+            let refused = read_body(body, &limits(100, 200)).await.err();
+            assert_eq!(refused.map(|refused| Problem::from(refused).status), status, "{name}");
+        }
     }
 
     #[tokio::test]

@@ -8,15 +8,19 @@ use std::fmt;
 use http::header::{CONNECTION, EXPECT, HOST, TRANSFER_ENCODING, VIA};
 use http::request::Parts;
 use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
-use crate::config;
+use crate::config::{Callers, Config};
 use crate::engine::problem::{Code, Problem};
 use crate::entropy::Entropy;
 use crate::server::framing::Ambiguity;
+use crate::upstream::{is_hop_by_hop, is_ours, tells_the_way};
 
 /// Headers that are for the other end. Whoever names them in `Connection` wants a hop to drop them.
-const END_TO_END: [&str; 6] = ["authorization", "content-length", "content-type", "cookie", "host", "idempotency-key"];
+const END_TO_END: [&str; 6] = ["authorization", "content-length", "content-type", "cookie", "host", "x-api-key"];
+
+/// Methods by which a request would be more than a request.
+const NOT_TAKEN: [&str; 3] = ["CONNECT", "TRACE", "TRACK"];
 
 /// Header lines of a request; hyper has the same limit for HTTP/1.
 pub const MAX_FIELDS: usize = 100;
@@ -52,18 +56,33 @@ impl Instance {
 pub struct Door {
     max_header_bytes: usize,
     max_uri_bytes: usize,
+    /// Where routes look for the client's key.
+    key_headers: Vec<HeaderName>,
+    /// What else names a call or its caller.
+    naming_headers: Vec<HeaderName>,
     instance: Instance,
 }
 
 impl Door {
-    /// A door with the limits of `[server]`.
-    pub fn new(server: &config::Server, instance: Instance) -> Self {
-        Self::with_limits(server.max_header_bytes, server.max_uri_bytes, instance)
+    /// A door with the limits of `[server]`, that knows which headers the routes go by.
+    pub fn new(config: &Config, instance: Instance) -> Self {
+        let keys = || config.routes.0.iter().map(|route| &route.key);
+        let caller = match &config.callers {
+            Callers::Header(name) => Some(name),
+            Callers::None | Callers::Credential | Callers::Token(_) => None,
+        };
+        let naming = keys().flat_map(|key| [&key.session_header, &key.step_header].into_iter().chain(&key.headers));
+        Self {
+            key_headers: distinct(keys().map(|key| &key.header)),
+            naming_headers: distinct(naming.chain(caller)),
+            ..Self::with_limits(config.server.max_header_bytes, config.server.max_uri_bytes, instance)
+        }
     }
 
     /// A door that takes this many bytes of header lines and of target.
     pub fn with_limits(max_header_bytes: usize, max_uri_bytes: usize, instance: Instance) -> Self {
-        Self { max_header_bytes, max_uri_bytes, instance }
+        let key_headers = vec![HeaderName::from_static("idempotency-key")];
+        Self { max_header_bytes, max_uri_bytes, key_headers, naming_headers: Vec::new(), instance }
     }
 
     /// Lets a head pass, or says why not.
@@ -77,7 +96,8 @@ impl Door {
         check_target(&head.method, &head.uri)?;
         check_host(&head.uri, &head.headers)?;
         check_expectation(&head.headers)?;
-        check_connection(&head.headers)?;
+        self.check_connection(&head.headers)?;
+        self.check_twins(&head.headers)?;
         self.check_loop(&head.headers)
     }
 
@@ -101,6 +121,45 @@ impl Door {
         Ok(())
     }
 
+    /// By bytes, as the lines are taken away later.
+    fn check_connection(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let names = || {
+            let ours = self.key_headers.iter().chain(&self.naming_headers).map(HeaderName::as_str);
+            END_TO_END.into_iter().chain(ours)
+        };
+        let lines =
+            headers.get_all(CONNECTION).into_iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+        let mut options = lines.map(<[u8]>::trim_ascii);
+        match options.find_map(|option| names().find(|name| option.eq_ignore_ascii_case(name.as_bytes()))) {
+            Some(name) => Err(refusal(format_args!("Connection names {name}, which is not for this hop alone"))),
+            None => Ok(()),
+        }
+    }
+
+    /// A service that reads headers through CGI cannot tell `_` from `-`, and would take the twin for the real one.
+    fn check_twins(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        for name in headers.keys().filter(|name| name.as_str().contains('_')) {
+            let Ok(real) = HeaderName::try_from(name.as_str().replace('_', "-")) else { continue };
+            let code = match () {
+                () if self.key_headers.contains(&real) => Code::KeyInvalid,
+                () if self.is_read(&real) => Code::InvalidRequest,
+                () => continue,
+            };
+            let detail =
+                format!("a header differs from `{real}` only in `_` and `-`; some services would read it as that");
+            return Err(Problem::new(code, detail));
+        }
+        Ok(())
+    }
+
+    fn is_read(&self, name: &HeaderName) -> bool {
+        END_TO_END.contains(&name.as_str())
+            || self.naming_headers.contains(name)
+            || is_hop_by_hop(name)
+            || is_ours(name)
+            || tells_the_way(name)
+    }
+
     fn check_loop(&self, headers: &HeaderMap) -> Result<(), Problem> {
         if self.instance.has_seen(headers) {
             return Err(refusal(
@@ -111,6 +170,16 @@ impl Door {
         }
         Ok(())
     }
+}
+
+fn distinct<'h>(names: impl Iterator<Item = &'h HeaderName>) -> Vec<HeaderName> {
+    let mut distinct = Vec::new();
+    for name in names {
+        if !distinct.contains(name) {
+            distinct.push(name.clone());
+        }
+    }
+    distinct
 }
 
 fn refusal(detail: impl fmt::Display) -> Problem {
@@ -130,7 +199,7 @@ fn check_framing(headers: &HeaderMap, ambiguity: Option<Ambiguity>) -> Result<()
 }
 
 fn check_method(method: &Method) -> Result<(), Problem> {
-    if matches!(*method, Method::CONNECT | Method::TRACE) {
+    if NOT_TAKEN.iter().any(|name| method.as_str().eq_ignore_ascii_case(name)) {
         return Err(Problem::new(Code::MethodNotAllowed, format!("{method} is not taken by a reverse proxy")));
     }
     Ok(())
@@ -149,6 +218,9 @@ fn check_target(method: &Method, uri: &Uri) -> Result<(), Problem> {
     if uri.path_and_query().is_some_and(|target| target.as_str().bytes().any(|byte| byte <= b' ' || byte == 0x7f)) {
         return Err(refusal("the target has control characters"));
     }
+    if uri.path().contains("%00") {
+        return Err(refusal("the path has a NUL (%00), where some services would end it"));
+    }
     if has_dot_segment(uri.path()) {
         return Err(refusal(
             "the path has a dot segment (. or .., plain or percent-encoded); send the path it leads to",
@@ -163,25 +235,32 @@ fn has_dot_segment(path: &str) -> bool {
     if !path.contains('.') && !path.contains('%') {
         return false;
     }
-    decoded(path).split(['/', '\\']).any(|segment| matches!(segment.split(';').next(), Some("." | "..")))
+    let path = decoded(path, |byte| matches!(byte, b'.' | b'/' | b';' | b'\\'));
+    path.split(['/', '\\']).any(|segment| matches!(segment.split(';').next(), Some("." | "..")))
 }
 
-/// The path with the escapes of `.`, `/`, `;` and `\` resolved, once, as the next hop would.
-fn decoded(path: &str) -> String {
+/// The path as a lenient service may read it, if that is another one: escapes of visible characters resolved, slashes
+/// merged, parameters left out.
+pub fn lenient_reading(path: &str) -> Option<String> {
+    if !path.contains(['%', '\\', ';']) && !path.contains("//") {
+        return None;
+    }
+    let path = decoded(path, |byte| byte.is_ascii_graphic());
+    let segments = path.split(['/', '\\']).filter_map(|segment| segment.split(';').next());
+    Some(segments.filter(|segment| !segment.is_empty()).flat_map(|segment| ["/", segment]).collect())
+}
+
+/// The path with its escapes of `wanted` characters resolved, once, as the next hop would.
+fn decoded(path: &str, wanted: fn(&u8) -> bool) -> String {
     let mut decoded = String::with_capacity(path.len());
     let mut rest = path;
     while let Some((before, escape)) = rest.split_once('%') {
         decoded.push_str(before);
-        let character = escape.get(..2).and_then(special);
-        decoded.push(character.unwrap_or('%'));
-        rest = if character.is_some() { escape.get(2..).unwrap_or_default() } else { escape };
+        let byte = escape.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()).filter(wanted);
+        decoded.push(byte.map_or('%', char::from));
+        rest = if byte.is_some() { escape.get(2..).unwrap_or_default() } else { escape };
     }
     decoded + rest
-}
-
-fn special(digits: &str) -> Option<char> {
-    let byte = u8::from_str_radix(digits, 16).ok()?;
-    matches!(byte, b'.' | b'/' | b';' | b'\\').then_some(char::from(byte))
 }
 
 fn check_host(uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
@@ -207,15 +286,20 @@ pub fn is_host(text: &str) -> bool {
     let (host, port) = split_port(text);
     let valid = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => {
-            !host.is_empty()
-                && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte))
-        }
+        None => is_name(host.strip_suffix('.').unwrap_or(host)),
     };
     valid
         && port.is_none_or(|port| {
             port.bytes().all(|byte| byte.is_ascii_digit()) && (port.is_empty() || port.parse::<u16>().is_ok())
         })
+}
+
+/// An empty label, or what RFC 3986 allows beyond the characters of names (`%`, a comma), is read in many ways.
+fn is_name(host: &str) -> bool {
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_~".contains(&byte))
+    };
+    host.split('.').all(is_label)
 }
 
 /// Host and port of `host[:port]`; the colons of a bracketed address are its own.
@@ -233,15 +317,6 @@ fn check_expectation(headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-fn check_connection(headers: &HeaderMap) -> Result<(), Problem> {
-    let lines = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
-    let mut options = lines.flat_map(|line| line.split(',')).map(str::trim);
-    match options.find_map(|option| END_TO_END.into_iter().find(|name| option.eq_ignore_ascii_case(name))) {
-        Some(name) => Err(refusal(format_args!("Connection names {name}, which is not for this hop alone"))),
-        None => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use http::Request;
@@ -251,7 +326,8 @@ mod tests {
 
     fn door() -> Door {
         let instance = Instance::new(&Entropy::seeded(1));
-        Door { max_header_bytes: 1000, max_uri_bytes: 100, instance }
+        let naming_headers = vec![HeaderName::from_static("x-session-id")];
+        Door { naming_headers, ..Door::with_limits(1000, 100, instance) }
     }
 
     /// What the door says about a request: the status of its refusal, or 200.
@@ -275,10 +351,28 @@ mod tests {
 
     #[test]
     fn a_host_is_there_once_and_is_only_a_host() {
-        for host in ["gw", "gw:8080", "my_service:80", "127.0.0.1:1", "[::1]:8080", "[::1]", "gw:"] {
+        for host in ["gw", "gw:8080", "my_service:80", "127.0.0.1:1", "[::1]:8080", "[::1]", "gw:", "GW.", "a.b.:1"] {
             assert_eq!(status("GET", "/", &[("host", host)]), 200, "{host}");
         }
-        for host in ["", ":80", "user:pw@gw", "gw:http", "gw:65536", "gw/x", "[::1", "::1", "[gw]", "a b", "a@b"] {
+        for host in [
+            "",
+            ":80",
+            "user:pw@gw",
+            "gw:http",
+            "gw:65536",
+            "gw/x",
+            "[::1",
+            "::1",
+            "[gw]",
+            "a b",
+            "a@b",
+            "a,b",
+            "gw%00",
+            ".",
+            ".gw",
+            "gw..",
+            "a..b",
+        ] {
             assert_eq!(status("GET", "/", &[("host", host)]), 400, "{host}");
         }
         assert_eq!(status("GET", "/", &[]), 400);
@@ -298,7 +392,9 @@ mod tests {
     #[test]
     fn a_forward_proxy_is_what_we_are_not() {
         assert_eq!(status("CONNECT", "gw:443", &[("host", "gw:443")]), 405);
-        assert_eq!(status("TRACE", "/", &[HOST]), 405);
+        for method in ["TRACE", "trace", "TRACK", "Connect"] {
+            assert_eq!(status(method, "/", &[HOST]), 405, "{method}");
+        }
     }
 
     #[test]
@@ -325,6 +421,27 @@ mod tests {
     }
 
     #[test]
+    fn a_nul_in_the_path_is_refused() {
+        assert_eq!(status("GET", "/a%00b", &[HOST]), 400);
+        assert_eq!(status("GET", "/a%0?b=%00", &[HOST]), 200);
+    }
+
+    #[test]
+    fn a_path_is_read_leniently_where_somebody_may() {
+        for (path, reading) in [
+            ("/%70ay%2Fx", "/pay/x"),
+            ("//pay///x/", "/pay/x"),
+            ("/pay;v=1/x;", "/pay/x"),
+            ("\\pay%5cx", "/pay/x"),
+            ("/%2570ay", "/%70ay"),
+            ("/a%20b%zz%", "/a%20b%zz%"),
+        ] {
+            assert_eq!(lenient_reading(path).as_deref(), Some(reading), "{path}");
+        }
+        assert_eq!(lenient_reading("/pay/x/"), None);
+    }
+
+    #[test]
     fn limits_are_exact() {
         assert_eq!(status("GET", &format!("/{}", "a".repeat(99)), &[HOST]), 200);
         assert_eq!(status("GET", &format!("/{}", "a".repeat(100)), &[HOST]), 414);
@@ -345,6 +462,18 @@ mod tests {
         assert_eq!(status("POST", "/", &[HOST, ("connection", "close, X-Own")]), 200);
         assert_eq!(status("POST", "/", &[HOST, ("connection", "close, Idempotency-Key")]), 400);
         assert_eq!(status("POST", "/", &[HOST, ("connection", "close"), ("connection", "AUTHORIZATION")]), 400);
+        assert_eq!(status("POST", "/", &[HOST, ("connection", "X-Session-ID")]), 400);
+        assert_eq!(status("POST", "/", &[HOST, ("connection", "\u{e9}, authorization")]), 400);
+    }
+
+    #[test]
+    fn a_twin_of_a_header_that_is_read_is_refused() {
+        for name in
+            ["content_length", "transfer_encoding", "x_forwarded-for", "x_session_id", "oncegate_attempt", "x-api_key"]
+        {
+            assert_eq!(status("POST", "/", &[HOST, (name, "1")]), 400, "{name}");
+        }
+        assert_eq!(status("POST", "/", &[HOST, ("my_header", "1"), ("x_request_id", "2")]), 200);
     }
 
     #[test]

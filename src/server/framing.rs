@@ -3,7 +3,8 @@
 //! hyper repairs some of what it is given: it drops a Content-Length beside a Transfer-Encoding, folds two equal
 //! lengths, takes a bare line feed for the end of a line and cuts a fragment off a target. The next hop may repair it
 //! differently, and then a request hides in another one. This module sees the bytes as they came. It never changes them
-//! and it never answers: the door does, with 400 and the end of the connection.
+//! and it never answers: the door does, with 400 and the end of the connection. A chunk or a trailer that must not pass
+//! ends the body before hyper sees it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,16 +14,18 @@ pub enum Ambiguity {
     BareLineFeed,
     FoldedLine,
     Fragment,
+    NoLength,
     TwoLengths,
     TwoCodings,
     LengthAndCoding,
 }
 
 impl Ambiguity {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::BareLineFeed,
         Self::FoldedLine,
         Self::Fragment,
+        Self::NoLength,
         Self::TwoLengths,
         Self::TwoCodings,
         Self::LengthAndCoding,
@@ -34,12 +37,33 @@ impl Ambiguity {
             Self::BareLineFeed => "a line of the head ends with a line feed alone; lines end with CR LF",
             Self::FoldedLine => "a header is folded over two lines",
             Self::Fragment => "the target has a fragment (#), which a client keeps to itself",
+            Self::NoLength => "Content-Length is not a number of bytes",
             Self::TwoLengths => "there is more than one Content-Length",
             Self::TwoCodings => "there is more than one Transfer-Encoding",
             Self::LengthAndCoding => "there are both Content-Length and Transfer-Encoding",
         }
     }
 }
+
+/// Why the body of a request ends before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    #[error("a chunk does not begin with its size in hexadecimal digits, an extension at most, and CR LF")]
+    ChunkLine,
+    #[error("a line behind the last chunk does not end with CR LF")]
+    TrailerLine,
+}
+
+/// The bytes of one reading end with a malformed line.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Bytes before the line.
+    pub heard: usize,
+    pub malformed: Malformed,
+}
+
+/// The longest length that hyper reads as one.
+const LONGEST: u64 = u64::MAX - 2;
 
 /// Which head of a connection was ambiguous; shared between the reader of its bytes and the one who answers.
 #[derive(Debug, Default)]
@@ -85,7 +109,12 @@ pub struct Framing {
     /// The beginning of a line whose end has not come yet. What hyper takes of a head bounds it.
     beginning: Vec<u8>,
     heads: u64,
-    /// Of the present head.
+    /// Bytes of the header lines of the present head.
+    fields: usize,
+    /// The most bytes of any head so far: hyper may refuse one, and we are at what came behind it.
+    longest_target: usize,
+    most_fields: usize,
+    /// What it says of its body.
     length: Option<u64>,
     /// The present head has a Transfer-Encoding.
     chunked: bool,
@@ -98,15 +127,29 @@ impl Framing {
     }
 
     /// Takes the next bytes of the connection; an ambiguity goes to `verdict`.
-    pub fn follow(&mut self, mut bytes: &[u8], verdict: &Verdict) {
-        while !bytes.is_empty() {
-            bytes = match self.place {
-                Place::Over => return,
-                Place::Body(left) => self.skip(bytes, left, Place::RequestLine, Place::Body),
-                Place::Chunk(left) => self.skip(bytes, left, Place::ChunkSize, Place::Chunk),
-                Place::RequestLine | Place::Headers | Place::ChunkSize | Place::Trailers => self.piece(bytes, verdict),
+    ///
+    /// # Errors
+    /// A line of the body must not be read by anybody, nor what follows it.
+    pub fn follow(&mut self, bytes: &[u8], verdict: &Verdict) -> Result<(), Cut> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            rest = match self.place {
+                Place::Over => return Ok(()),
+                Place::Body(left) => self.skip(rest, left, Place::RequestLine, Place::Body),
+                Place::Chunk(left) => self.skip(rest, left, Place::ChunkSize, Place::Chunk),
+                Place::RequestLine | Place::Headers | Place::ChunkSize | Place::Trailers => {
+                    let heard = bytes.len() - rest.len();
+                    self.piece(rest, verdict).map_err(|malformed| Cut { heard, malformed })?
+                }
             };
         }
+        Ok(())
+    }
+
+    /// Whether a head that is too long is so for its target.
+    pub fn is_mostly_target(&self) -> bool {
+        let target_is_coming = matches!(self.place, Place::RequestLine) && !self.beginning.is_empty();
+        target_is_coming || self.longest_target > self.most_fields.max(self.fields + self.beginning.len())
     }
 
     fn skip<'a>(&mut self, bytes: &'a [u8], left: u64, then: Place, more: fn(u64) -> Place) -> &'a [u8] {
@@ -117,40 +160,57 @@ impl Framing {
     }
 
     /// Takes bytes up to the end of a line and gives back the others.
-    fn piece<'a>(&mut self, bytes: &'a [u8], verdict: &Verdict) -> &'a [u8] {
+    fn piece<'a>(&mut self, bytes: &'a [u8], verdict: &Verdict) -> Result<&'a [u8], Malformed> {
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             self.beginning.extend_from_slice(bytes);
-            return &[];
+            return Ok(&[]);
         };
         let (piece, rest) = bytes.split_at(end + 1);
-        let read = if self.beginning.is_empty() {
-            self.line(piece)
+        if self.beginning.is_empty() {
+            self.line(piece, verdict)?;
         } else {
             self.beginning.extend_from_slice(piece);
             let whole = std::mem::take(&mut self.beginning);
-            self.line(&whole)
+            self.line(&whole, verdict)?;
+        }
+        Ok(rest)
+    }
+
+    fn line(&mut self, line: &[u8], verdict: &Verdict) -> Result<(), Malformed> {
+        let text = line.strip_suffix(b"\r\n");
+        let next = match self.place {
+            Place::RequestLine if text.is_some_and(<[u8]>::is_empty) => return Ok(()),
+            Place::RequestLine => {
+                self.heads += 1;
+                (self.longest_target, self.fields) = (self.longest_target.max(line.len()), 0);
+                let read = text.ok_or(Ambiguity::BareLineFeed).and_then(|text| self.request_line(text));
+                self.judge(read, verdict);
+                return Ok(());
+            }
+            Place::Headers => {
+                self.fields += line.len();
+                self.most_fields = self.most_fields.max(self.fields);
+                let read = text.ok_or(Ambiguity::BareLineFeed).and_then(|text| self.header(text));
+                self.judge(read, verdict);
+                return Ok(());
+            }
+            Place::ChunkSize => text.ok_or(Malformed::ChunkLine).and_then(after_chunk_line),
+            Place::Trailers => match text {
+                Some([]) => Ok(Place::RequestLine),
+                Some(_) => Ok(Place::Trailers),
+                None => Err(Malformed::TrailerLine),
+            },
+            Place::Body(_) | Place::Chunk(_) | Place::Over => return Ok(()),
         };
+        self.place = next.inspect_err(|_| self.place = Place::Over)?;
+        Ok(())
+    }
+
+    fn judge(&mut self, read: Result<(), Ambiguity>, verdict: &Verdict) {
         if let Err(ambiguity) = read {
             verdict.set(self.heads, ambiguity);
             self.place = Place::Over;
         }
-        rest
-    }
-
-    fn line(&mut self, line: &[u8]) -> Result<(), Ambiguity> {
-        let text = line.strip_suffix(b"\r\n");
-        match self.place {
-            Place::RequestLine if text.is_some_and(<[u8]>::is_empty) => {}
-            Place::RequestLine => {
-                self.heads += 1;
-                self.request_line(text.ok_or(Ambiguity::BareLineFeed)?)?;
-            }
-            Place::Headers => self.header(text.ok_or(Ambiguity::BareLineFeed)?)?,
-            Place::ChunkSize => self.place = text.and_then(chunk_size).unwrap_or(Place::Over),
-            Place::Trailers if text.is_some_and(<[u8]>::is_empty) => self.place = Place::RequestLine,
-            Place::Trailers | Place::Body(_) | Place::Chunk(_) | Place::Over => {}
-        }
-        Ok(())
     }
 
     fn request_line(&mut self, text: &[u8]) -> Result<(), Ambiguity> {
@@ -176,10 +236,11 @@ impl Framing {
         }
     }
 
-    /// A length that is no number is hyper's to refuse.
     fn content_length(&mut self, value: &[u8]) -> Result<(), Ambiguity> {
         let value = value.strip_prefix(b":").unwrap_or(value).trim_ascii();
-        let length = std::str::from_utf8(value).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0);
+        let digits = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+        let length = digits.and_then(|digits| digits.parse().ok()).filter(|length| *length <= LONGEST);
+        let length = length.ok_or(Ambiguity::NoLength)?;
         match (self.length.replace(length), self.chunked) {
             (Some(_), _) => Err(Ambiguity::TwoLengths),
             (None, true) => Err(Ambiguity::LengthAndCoding),
@@ -204,13 +265,16 @@ impl Framing {
     }
 }
 
-/// What follows the line that opens a chunk; `None` if hyper will not read it either.
-fn chunk_size(text: &[u8]) -> Option<Place> {
-    let digits = text.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii_end();
-    let size = u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-    match size {
-        0 => Some(Place::Trailers),
-        size => size.checked_add(2).map(Place::Chunk),
+/// What follows the line that opens a chunk. An extension is let pass unread, for nobody gives it a meaning.
+fn after_chunk_line(text: &[u8]) -> Result<Place, Malformed> {
+    let (size, extension) = text.split_at(text.iter().position(|byte| !byte.is_ascii_hexdigit()).unwrap_or(text.len()));
+    let size = std::str::from_utf8(size).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    let is_plain = extension.iter().all(|byte| !byte.is_ascii_control() || *byte == b'\t');
+    let is_extension = extension.is_empty() || extension.trim_ascii_start().starts_with(b";");
+    match size.filter(|_| is_plain && is_extension) {
+        Some(0) => Ok(Place::Trailers),
+        Some(size) => size.checked_add(2).map(Place::Chunk).ok_or(Malformed::ChunkLine),
+        None => Err(Malformed::ChunkLine),
     }
 }
 
@@ -228,7 +292,9 @@ mod tests {
     fn read_in(pieces: &[&[u8]]) -> (u64, Option<(u64, Ambiguity)>) {
         let (mut framing, verdict) = (Framing::default(), Verdict::default());
         for piece in pieces {
-            framing.follow(piece, &verdict);
+            if framing.follow(piece, &verdict).is_err() {
+                break;
+            }
         }
         (framing.heads, (1..=framing.heads).find_map(|head| verdict.on(head).map(|found| (head, found))))
     }
@@ -249,6 +315,10 @@ mod tests {
             ("\nGET / HTTP/1.1\r\n\r\n", Ambiguity::BareLineFeed),
             ("GET / HTTP/1.1\r\nX: a\r\n b\r\n\r\n", Ambiguity::FoldedLine),
             ("GET /a#b HTTP/1.1\r\n\r\n", Ambiguity::Fragment),
+            ("POST / HTTP/1.1\r\nContent-Length:\r\n\r\n", Ambiguity::NoLength),
+            ("POST / HTTP/1.1\r\nContent-Length: +5\r\n\r\nhello", Ambiguity::NoLength),
+            ("POST / HTTP/1.1\r\nContent-Length: 5, 5\r\n\r\nhello", Ambiguity::NoLength),
+            ("POST / HTTP/1.1\r\nContent-Length: 18446744073709551615\r\n\r\nhello", Ambiguity::NoLength),
         ];
         for (bytes, ambiguity) in cases {
             assert_eq!(read(bytes.as_bytes()), Some((1, *ambiguity)), "{bytes:?}");
@@ -274,10 +344,41 @@ mod tests {
         assert_eq!(read(bytes), Some((3, Ambiguity::Fragment)));
     }
 
+    /// What of a chunked body is heard before its malformed line.
+    fn cut(body: &str) -> Option<(String, Malformed)> {
+        const HEAD: &str = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let bytes = format!("{HEAD}{body}");
+        let cut = Framing::default().follow(bytes.as_bytes(), &Verdict::default()).err()?;
+        Some((bytes[HEAD.len()..cut.heard].to_owned(), cut.malformed))
+    }
+
     #[test]
-    fn nothing_is_looked_for_behind_a_body_that_hyper_refuses() {
+    fn a_chunk_has_one_size_in_plain_digits() {
+        for line in
+            ["", "g", "0x1", "+1", "-1", " 1", "1 ", "1_0", "1\r", "1;a\0", "1;a\rb", "1 a", "ffffffffffffffff", "1\n1"]
+        {
+            let body = format!("2\r\nab\r\n{line}\r\nc\r\n0\r\n\r\n");
+            assert_eq!(cut(&body), Some(("2\r\nab\r\n".to_owned(), Malformed::ChunkLine)), "{line:?}");
+        }
+        for line in ["1", "1;", "1;a=b", "1 ;\ta=\"\u{e9}\"", "0001", "00000000000000000001"] {
+            assert_eq!(cut(&format!("{line}\r\nc\r\n0\r\n\r\n")), None, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_trailer_ends_as_every_line_does() {
+        for line in ["X: y\n", "\n"] {
+            let heard = "0\r\nX-Sum: 1\r\n".to_owned();
+            assert_eq!(cut(&format!("{heard}{line}\r\n")), Some((heard, Malformed::TrailerLine)), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_looked_for_behind_a_malformed_line() {
+        let (mut framing, verdict) = (Framing::default(), Verdict::default());
         let bytes = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nGET /#f HTTP/1.1\r\n\r\n";
-        assert_eq!(read(bytes), None);
+        assert!(framing.follow(bytes, &verdict).is_err());
+        assert_eq!((framing.follow(bytes, &verdict), framing.heads, verdict.on(9)), (Ok(()), 1, None));
     }
 
     fn request() -> impl Strategy<Value = String> {

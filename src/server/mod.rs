@@ -3,6 +3,7 @@
 //! Owns connections and HTTP; decides nothing about operations.
 
 pub mod admin;
+pub mod bare;
 pub mod body;
 pub mod caller;
 mod document;

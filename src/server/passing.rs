@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 
-use crate::server::body::{BodyError, BoxError};
+use crate::server::body::{BodyError, BoxError, check_trailers};
 
 /// The body ends here, and what came of it must not be taken for the whole.
 #[derive(Debug, thiserror::Error)]
@@ -114,6 +114,7 @@ where
 
     fn measure(&mut self, frame: Result<Frame<Bytes>, B::Error>) -> Result<Frame<Bytes>, Stopped> {
         let frame = frame.map_err(|error| self.complaint.note(BodyError::Broken(error.into())))?;
+        check_trailers(&frame).map_err(|error| self.complaint.note(error))?;
         self.size += frame.data_ref().map_or(0, |data| data.len() as u64);
         if self.size > self.limit {
             return Err(self.complaint.note(BodyError::TooLarge { limit: self.limit }));

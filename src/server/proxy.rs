@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{HOST, VIA};
+use http::header::{HOST, MAX_FORWARDS, VIA};
 use http::request::Parts;
-use http::{HeaderMap, Request, Response};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -22,7 +23,7 @@ use crate::operation::Scope;
 use crate::retry::deadline;
 use crate::server::body::{BodyError, BodyLimits, BoxError, Reading, ResponseBody, read_body, read_or_leave};
 use crate::server::caller::CallerRule;
-use crate::server::door::{Door, Instance};
+use crate::server::door::{Door, Instance, lenient_reading};
 use crate::server::listener::Peer;
 use crate::server::lookup::{self, KeyQuestion, NoQuestion, Question};
 use crate::server::passing::Passing;
@@ -45,7 +46,7 @@ pub struct Proxy {
 impl Proxy {
     pub fn new(engine: Arc<Engine>, instance: Instance) -> Self {
         let config = &engine.shared().config;
-        let (door, callers) = (Door::new(&config.server, instance.clone()), CallerRule::new(config));
+        let (door, callers) = (Door::new(config, instance.clone()), CallerRule::new(config));
         Self { engine, door, instance, callers }
     }
 
@@ -57,6 +58,9 @@ impl Proxy {
         if let Err(problem) = self.door.check(&head, peer.ambiguity) {
             return refuse(problem);
         }
+        if ends_here(&mut head) {
+            return respond::options();
+        }
         if let Some(page) = pages::answer(&head.method, head.uri.path()) {
             return page;
         }
@@ -67,7 +71,10 @@ impl Proxy {
         if head.uri.path().starts_with(OWN_PATHS) {
             return Box::pin(self.speak(head, body, &scope)).await;
         }
-        let Some(route) = self.route(&head) else { return refuse(no_route(&head)) };
+        let route = match self.route(&head) {
+            Ok(route) => route,
+            Err(problem) => return refuse(problem),
+        };
         self.prepare(&mut head, &peer);
         self.engine.count(&route);
         match (route.effect_for(&head.method), route.key.mode) {
@@ -103,9 +110,23 @@ impl Proxy {
         self.engine.look_up_key(scope, &asked.route, &asked.key).await
     }
 
-    fn route(&self, head: &Parts) -> Option<Arc<Route>> {
+    /// What goes upstream is not decoded, and a service that decodes it must not do what another route guards.
+    fn route(&self, head: &Parts) -> Result<Arc<Route>, Problem> {
+        let (routes, path) = (&self.engine.shared().config.routes, head.uri.path());
         let host = head.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        self.engine.shared().config.routes.find(&head.method, host, head.uri.path(), &head.headers).cloned()
+        let find = |path: &str| routes.find(&head.method, host, path, &head.headers);
+        let route = find(path).ok_or_else(|| no_route(head))?;
+        let other = lenient_reading(path).and_then(|reading| find(&reading));
+        match other.filter(|other| other.matches.path.len() > route.matches.path.len()) {
+            Some(other) => Err(Problem::new(
+                Code::InvalidRequest,
+                format!(
+                    "The path may be read as one of route `{}`; send it without escapes, empty segments and parameters.",
+                    other.name
+                ),
+            )),
+            None => Ok(Arc::clone(route)),
+        }
     }
 
     /// What belonged to the hop behind us goes, then comes what we say about it.
@@ -181,9 +202,24 @@ impl Proxy {
     }
 }
 
-/// Path and query byte for byte.
+/// Path and query byte for byte. A full URL may leave its path out.
 fn target(head: &Parts) -> String {
-    head.uri.path_and_query().map_or_else(|| "/".to_owned(), |target| target.as_str().to_owned())
+    match head.uri.path_and_query().map_or("/", PathAndQuery::as_str) {
+        query if query.starts_with('?') => format!("/{query}"),
+        target => target.to_owned(),
+    }
+}
+
+/// Whether an `OPTIONS` has come as far as it may; if not, it has one hop less before it.
+fn ends_here(head: &mut Parts) -> bool {
+    if head.method != Method::OPTIONS {
+        return false;
+    }
+    let hops = head.headers.get(MAX_FORWARDS).and_then(|hops| hops.to_str().ok()?.parse::<u32>().ok());
+    if let Some(left) = hops.and_then(|hops| hops.checked_sub(1)) {
+        head.headers.insert(MAX_FORWARDS, HeaderValue::from(left));
+    }
+    hops == Some(0)
 }
 
 fn run_deadline(route: &Route, headers: &HeaderMap) -> Instant {

@@ -32,6 +32,7 @@ const STOP: HeaderName = HeaderName::from_static("oncegate-stop");
 const RECEIPT: HeaderName = HeaderName::from_static("oncegate-receipt");
 const PRIOR_OUTCOME: HeaderName = HeaderName::from_static("oncegate-prior-outcome");
 const COMPENSATION: HeaderName = HeaderName::from_static("oncegate-compensation");
+const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 const SHOULD_RETRY: [&str; 2] = ["x-should-retry", "stripe-should-retry"];
 
 /// An answer of the engine, to a request of this method.
@@ -86,15 +87,27 @@ pub fn problem(problem: Problem, marks: &Marks) -> Response<ResponseBody> {
         headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"oncegate\""));
     }
     if problem.code == Code::MethodNotAllowed {
-        headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
+        headers.insert(ALLOW, HeaderValue::from_static(METHODS));
     }
-    if matches!(problem.code, Code::InvalidRequest | Code::BodyTooLarge | Code::Overloaded) {
+    if ends_connection(problem.code) {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     mark(&mut headers, marks);
     headers.insert(SOURCE, HeaderValue::from_static("gateway"));
     let body = serde_json::to_vec(&Document::of(&problem, marks)).unwrap_or_default();
     response(status, headers, Bytes::from(body).into())
+}
+
+/// Whether nothing that came behind such a request is read: it was not read to its end, or not in one way only.
+fn ends_connection(code: Code) -> bool {
+    use Code::{BodyTooLarge, InvalidRequest, KeyInvalid, MethodNotAllowed, Overloaded};
+    matches!(code, InvalidRequest | KeyInvalid | MethodNotAllowed | BodyTooLarge | Overloaded)
+}
+
+/// To an `OPTIONS` that must not be passed on (RFC 9110, section 7.6.2).
+pub fn options() -> Response<ResponseBody> {
+    let lines = [(ALLOW, HeaderValue::from_static(METHODS)), (SOURCE, HeaderValue::from_static("gateway"))];
+    response(StatusCode::OK, HeaderMap::from_iter(lines), ResponseBody::Empty)
 }
 
 /// One of the gateway's own addresses does not take the method.

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::server::framing::{Framing, Verdict};
+use crate::server::bare;
+use crate::server::framing::{Framing, Malformed, Verdict};
 
 /// How long a client may go on sending after our last byte. A socket that is closed with unread bytes is reset, and the
 /// reset would take the answer (a 413, say) out of the client's hands.
@@ -21,6 +23,10 @@ pub struct Wire<S> {
     stream: S,
     framing: Framing,
     verdict: Arc<Verdict>,
+    /// Nothing is read behind it.
+    malformed: Option<Malformed>,
+    /// What goes out in place of a refusal of hyper's own.
+    refusal: Bytes,
     /// How long the client may leave its receive buffer full.
     write_idle: Duration,
     /// Runs while a write waits.
@@ -34,12 +40,20 @@ pub struct Wire<S> {
 impl<S> Wire<S> {
     /// `verdict` learns of ambiguous heads; a write that waits longer than `write_idle` is an error.
     pub fn new(stream: S, verdict: Arc<Verdict>, write_idle: Duration, stop: CancellationToken) -> Self {
-        Self { stream, framing: Framing::default(), verdict, write_idle, stall: None, stop, linger: None }
+        let (framing, refusal) = (Framing::default(), Bytes::new());
+        Self { stream, framing, verdict, malformed: None, refusal, write_idle, stall: None, stop, linger: None }
     }
 
     /// The same for HTTP/2, which has a framing of its own.
     pub fn of_http2(stream: S, write_idle: Duration, stop: CancellationToken) -> Self {
         Self { framing: Framing::none(), ..Self::new(stream, Arc::default(), write_idle, stop) }
+    }
+
+    /// Puts an explained refusal in the place of a bare one.
+    fn explains(&mut self, written: &[u8]) -> bool {
+        let refusal = bare::explained(written, &self.framing, &self.verdict);
+        self.refusal = refusal.unwrap_or_default();
+        !self.refusal.is_empty()
     }
 
     /// Lets a write wait no longer than the idle time.
@@ -77,15 +91,28 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let wire = &mut *self;
+        if let Some(malformed) = wire.malformed {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, malformed)));
+        }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut wire.stream).poll_read(context, buffer))?;
-        wire.framing.follow(buffer.filled().get(before..).unwrap_or_default(), &wire.verdict);
+        let read = buffer.filled().get(before..).unwrap_or_default();
+        if let Err(cut) = wire.framing.follow(read, &wire.verdict) {
+            wire.malformed = Some(cut.malformed);
+            buffer.set_filled(before + cut.heard);
+            if cut.heard == 0 {
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, cut.malformed)));
+            }
+        }
         Poll::Ready(Ok(()))
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.explains(bytes) {
+            return Poll::Ready(Ok(bytes.len()));
+        }
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.bounded(context, written)
     }
@@ -95,6 +122,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if let [only] = slices
+            && self.explains(only)
+        {
+            return Poll::Ready(Ok(only.len()));
+        }
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
         self.bounded(context, written)
     }
@@ -104,6 +136,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.refusal.is_empty() {
+            let wire = &mut *self;
+            let written = Pin::new(&mut wire.stream).poll_write(context, &wire.refusal);
+            let written = ready!(wire.bounded(context, written))?;
+            wire.refusal.advance(written);
+        }
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         self.bounded(context, flushed)
     }

@@ -99,7 +99,8 @@ pub fn forwarded(headers: &mut HeaderMap, hop: Hop<'_>) {
     }
 }
 
-fn tells_the_way(name: &HeaderName) -> bool {
+/// Names that say from where and how a request came.
+pub fn tells_the_way(name: &HeaderName) -> bool {
     matches!(name.as_str(), "forwarded" | "x-real-ip") || name.as_str().starts_with("x-forwarded-")
 }
 
@@ -112,6 +113,29 @@ fn join(headers: &HeaderMap, name: &HeaderName, last: IpAddr) -> Vec<u8> {
     }
     list.extend_from_slice(last.to_string().as_bytes());
     list
+}
+
+/// Whether a name may stand behind a body. What frames, routes, admits or describes a message is read before it
+/// (RFC 9110, section 6.5.1), and a hop that merges trailers into its headers would take it for that.
+pub fn may_be_trailer(name: &HeaderName) -> bool {
+    let text = name.as_str();
+    let is_read_before = matches!(
+        text,
+        "cache-control"
+            | "content-encoding"
+            | "content-length"
+            | "content-range"
+            | "content-type"
+            | "expect"
+            | "host"
+            | "idempotency-key"
+            | "max-forwards"
+            | "range"
+            | "set-cookie"
+            | "via"
+    );
+    let is_read_by_us = is_hop_by_hop(name) || is_ours(name) || is_credential(name) || tells_the_way(name);
+    !(is_read_before || is_read_by_us || text.starts_with("if-"))
 }
 
 /// Whether a line of an answer is stored and replayed. Names listed by `Connection` are gone by then
@@ -149,7 +173,8 @@ pub fn is_credential(name: &HeaderName) -> bool {
         "security-token",
         "vault-token",
     ];
-    let name = name.as_str();
+    // Some services spell it `api_key`.
+    let name = &*name.as_str().replace('_', "-");
     matches!(name, "cookie" | "cookie2" | "dd-application-key" | "ocp-apim-subscription-key" | "private-token")
         || ENDINGS.iter().any(|ending| name.ends_with(ending))
 }

@@ -21,6 +21,7 @@ mod bounds;
 mod callers;
 mod crashes;
 mod damage;
+mod door;
 mod egress;
 mod encryption;
 mod failures;

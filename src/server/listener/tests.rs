@@ -230,9 +230,9 @@ async fn what_is_ambiguous_is_explained_and_ends_the_connection() {
     }
 }
 
-/// These never reach a handler, so they come without a problem document.
+/// These never reach a handler, and are explained all the same.
 #[tokio::test]
-async fn what_is_not_http_is_refused_by_hyper_itself() {
+async fn what_hyper_refuses_by_itself_is_explained_too() {
     let many = "a: b\r\n".repeat(100);
     let large = format!("a: {}\r\n", "b".repeat(3000));
     for (request, expected) in [
@@ -252,8 +252,18 @@ async fn what_is_not_http_is_refused_by_hyper_itself() {
     ] {
         let answer = refused(request).await;
         assert_eq!(status(&answer), expected, "{request:?}: {answer}");
-        assert!(!answer.contains("invalid-request"), "{request:?}: {answer}");
+        assert!(answer.contains("\r\nconnection: close\r\n") && answer.contains("\r\ndate: "), "{request:?}: {answer}");
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("\r\ncontent-length: {}\r\n", body.len())), "{request:?}: {answer}");
+        let told: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!((&told["code"], told["status"].to_string().as_str()), (&"invalid-request".into(), expected));
     }
+}
+
+#[tokio::test]
+async fn a_head_beyond_what_hyper_reads_is_refused_for_its_longer_part() {
+    let target = Gateway::start().tell(format!("GET /{} HTTP/1.1\r\nHost: gw\r\n\r\n", "a".repeat(3000))).await;
+    assert_eq!((status(&target), target.contains("server.max_uri_bytes")), ("414", true), "{target}");
 }
 
 #[tokio::test]
