@@ -85,6 +85,7 @@ fn key_retention_problem(route: &Route) -> Option<&'static str> {
         key_retention: route.upstream.key_retention,
         attempt_timeout: route.retry.attempt_timeout,
         settle: route.upstream.settle,
+        destination: route.destination,
     };
     let leaves_no_time = rule.repeat == Repeat::WithKey && rule.window().is_zero();
     leaves_no_time.then_some(

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use crate::operation::admission::Repeat;
 
 use super::explain::Shown;
-use super::{Callers, Config, OnChangedPayload, Route};
+use super::{Callers, Config, OnChangedPayload, Route, Upstream};
 
 /// The fingerprint's version is part of the rules: another one compares other values.
 const FINGERPRINT_VERSION: &str = "1";
@@ -16,6 +16,21 @@ pub const ON_CHANGED_PAYLOAD: &str = "key.on_changed_payload";
 /// First bytes of the SHA-256 over the canonical text of a route's identity rules.
 pub(super) fn digest(route: &Route, callers: &Callers) -> [u8; 8] {
     digest_of(&rules(route, callers))
+}
+
+/// First bytes of the SHA-256 over where a call goes, as whom, and under which name its key. Credentials are left out: they
+/// are renewed, and whose they are cannot be seen.
+pub(super) fn destination(route: &Route) -> [u8; 8] {
+    let Upstream { tls, host, port, keeps_client_host, headers, .. } = &*route.upstream;
+    let mut place = vec![
+        ("upstream", format!("{tls} {} {port}", host.to_ascii_lowercase())),
+        ("host", keeps_client_host.to_string()),
+        ("key", route.key.header_upstream().to_string()),
+    ];
+    let as_whom = headers.iter().filter(|(_, value)| !value.is_sensitive());
+    place.extend(as_whom.map(|(name, value)| (name.as_str(), String::from_utf8_lossy(value.as_bytes()).into_owned())));
+    place.sort();
+    digest_of(&place)
 }
 
 fn digest_of(rules: &[(&str, String)]) -> [u8; 8] {

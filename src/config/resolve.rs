@@ -119,6 +119,7 @@ impl<'f> Entry<'f> {
         let named = (name, matches);
         let mut route = self.route(named, &service.upstream, sources.callers, &mut layers, &mut reader.errors);
         route.rules = identity::digest(&route, sources.callers);
+        route.destination = identity::destination(&route);
         check::check(&self.section, &route, &layers, &mut reader.errors);
         let explained = RouteExplained { name: route.name.clone(), settings: layers.explained };
         Some((Arc::new(route), explained))
@@ -183,6 +184,7 @@ impl<'f> Entry<'f> {
             retry: retry_policy(layers, errors),
             limit: self.rate_limit(layers, errors),
             rules: [0; 8],
+            destination: [0; 8],
         }
     }
 

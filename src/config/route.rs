@@ -41,6 +41,8 @@ pub struct Route {
     pub limit: Option<RateLimit>,
     /// Digest of everything that is part of key identity on this route.
     pub rules: [u8; 8],
+    /// Digest of everything by which the upstream knows a call again, beside its key.
+    pub destination: [u8; 8],
 }
 
 /// `match`: every condition has to hold.

@@ -62,6 +62,13 @@ pub struct KeyRules {
     pub format: KeyFormat,
 }
 
+impl KeyRules {
+    /// Under which name a key goes upstream, if one does.
+    pub fn header_upstream(&self) -> &HeaderName {
+        self.upstream_header.as_ref().unwrap_or(&self.header)
+    }
+}
+
 /// What happens where neither the client nor the call itself gives a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyMode {

@@ -133,8 +133,7 @@ pub(super) fn route_lines(headers: &HeaderMap, route: &Route, key: Option<&str>)
         lines.push((HOST, HeaderValue::from_str(&upstream.authority).ok()?));
     }
     if let Some(key) = key {
-        let name = route.key.upstream_header.as_ref().unwrap_or(&route.key.header);
-        lines.push((name.clone(), HeaderValue::from_str(key).ok()?));
+        lines.push((route.key.header_upstream().clone(), HeaderValue::from_str(key).ok()?));
     }
     Some(lines)
 }

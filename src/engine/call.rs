@@ -115,6 +115,7 @@ pub fn resend_rule(route: &Route, method: &Method, identity: &Identity) -> Resen
         key_retention: route.upstream.key_retention,
         attempt_timeout: route.retry.attempt_timeout,
         settle: route.upstream.settle,
+        destination: route.destination,
     }
 }
 

@@ -183,7 +183,7 @@ impl Engine {
     }
 
     fn first_record(&self, named: &NamedCall) -> Result<Change, Box<Conclusion>> {
-        let ownership = self.ownership(named.call.deadline);
+        let ownership = self.ownership(&named.call.route, named.call.deadline);
         let (identity, request, opening) =
             (Arc::clone(&named.identity), named.call.stored(), Opening::of(named.repeat()));
         let change = claim(named.id, identity, request, ownership, opening, self.step());

@@ -93,7 +93,7 @@ impl Engine {
             };
         }
         let since = Instant::now();
-        let ownership = self.ownership(named.call.deadline);
+        let ownership = self.ownership(&named.call.route, named.call.deadline);
         let change = match admission {
             Admission::TakeOver => operation.take_over(ownership, self.step()),
             _ => operation.claim_again(ownership, Opening::of(named.repeat()), self.step()),

@@ -248,12 +248,13 @@ impl Engine {
         Owner::new(self.store.clone(), self.shared.entropy.clone(), lease, operation, since, counters)
     }
 
-    fn ownership(&self, deadline: Instant) -> Ownership {
+    fn ownership(&self, route: &Route, deadline: Instant) -> Ownership {
         let left = deadline.saturating_duration_since(Instant::now());
         Ownership {
             owner: OwnerId(self.shared.entropy.bytes()),
             lease: self.shared.config.store.lease,
             deadline: self.store.now().after(left),
+            destination: route.destination,
         }
     }
 

@@ -103,7 +103,7 @@ fn prepare(passage: &mut Passage) -> Option<Progress> {
     let route = passage.route.clone();
     let own = route_lines(&passage.headers, &route, passage.key.as_deref())?;
     insert(&mut passage.headers, own);
-    let key_header = route.key.upstream_header.as_ref().unwrap_or(&route.key.header);
+    let key_header = route.key.header_upstream();
     let repeat = match route.repeat_for(&passage.method) {
         Repeat::WithKey if !passage.headers.contains_key(key_header) => Repeat::Unsafe,
         repeat => repeat,

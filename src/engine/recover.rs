@@ -72,7 +72,7 @@ impl Engine {
     ) -> Result<(), StoreError> {
         let since = Instant::now();
         let deadline = since + route.retry.deadline;
-        let Ok(change) = operation.take_over(self.ownership(deadline), self.step()) else { return Ok(()) };
+        let Ok(change) = operation.take_over(self.ownership(&route, deadline), self.step()) else { return Ok(()) };
         crash_point::reached(Point::BeforeRecovery);
         if self.store.write(&change).await? != Written::Applied {
             return Ok(());

@@ -36,6 +36,8 @@ pub struct ResendRule {
     pub attempt_timeout: Duration,
     /// How long the upstream may still begin work after our last byte.
     pub settle: Duration,
+    /// Digest of the place that a call goes to: by another name, or at another one, a key is not known again.
+    pub destination: [u8; 8],
 }
 
 impl ResendRule {
@@ -45,6 +47,7 @@ impl ResendRule {
         key_retention: Duration::ZERO,
         attempt_timeout: Duration::ZERO,
         settle: Duration::ZERO,
+        destination: [0; 8],
     };
 
     /// What `repeat` means at `now`: a key that the upstream may have forgotten protects nothing.
@@ -137,9 +140,11 @@ impl Operation {
     }
 
     fn may_resend(&self, rule: &ResendRule, now: Timestamp, yes: Admission, no: Admission) -> Admission {
+        let is_known_there = self.destination.is_none_or(|destination| destination == rule.destination);
         match rule.repeat_at(self.first_sent_at, now) {
-            Repeat::Harmless | Repeat::WithKey => yes,
-            Repeat::Unsafe => no,
+            Repeat::Harmless => yes,
+            Repeat::WithKey if is_known_there => yes,
+            Repeat::WithKey | Repeat::Unsafe => no,
         }
     }
 }

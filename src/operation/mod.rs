@@ -53,6 +53,10 @@ pub struct Operation {
     pub attempt_ended_at: Option<Timestamp>,
     /// Whose answer may still end an unknown.
     pub sender: Option<Sender>,
+    /// [`ResendRule::destination`](admission::ResendRule) of the present owner, or the last one; `None` where a version
+    /// wrote it that did not note it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destination: Option<[u8; 8]>,
     /// No attempt of the present run starts later, by the store's clock.
     pub deadline: Timestamp,
     pub created_at: Timestamp,

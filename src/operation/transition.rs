@@ -73,6 +73,8 @@ pub struct Ownership {
     pub lease: Duration,
     /// When the run of this owner is over, by the store's clock.
     pub deadline: Timestamp,
+    /// Where this owner sends it; see [`ResendRule`](crate::operation::admission::ResendRule).
+    pub destination: [u8; 8],
 }
 
 /// How a claim begins: with a send that may happen at once, or with a step of its own before it.
@@ -117,6 +119,7 @@ pub fn claim(
         first_sent_at: None,
         attempt_ended_at: None,
         sender: None,
+        destination: None,
         deadline: ownership.deadline,
         created_at: step.now,
         changed_at: step.now,
@@ -151,7 +154,7 @@ impl Operation {
     pub fn take_over(&self, ownership: Ownership, step: Step) -> Changed {
         let mut next = Self { state: self.leased(ownership.lease, step)?, ..self.clone() };
         next.may_have_run |= matches!(self.state, State::Sent { .. });
-        next.deadline = ownership.deadline;
+        (next.deadline, next.destination) = (ownership.deadline, Some(ownership.destination));
         next.fence = Fence { owner: ownership.owner, token: self.fence.token + 1, ..self.fence };
         Ok(self.same_state(next, EventKind::TakenOver, step))
     }
@@ -407,7 +410,7 @@ fn check_edge(from: Option<StateName>, to: StateName) -> Result<(), IllegalTrans
 
 fn open(mut operation: Operation, ownership: Ownership, opening: Opening, step: Step) -> Operation {
     let lease = Lease { until: step.now.after(ownership.lease) };
-    operation.deadline = ownership.deadline;
+    (operation.deadline, operation.destination) = (ownership.deadline, Some(ownership.destination));
     operation.fence = Fence { owner: ownership.owner, token: operation.fence.token + 1, ..operation.fence };
     match opening {
         Opening::Claimed => Operation { state: State::Claimed { lease }, ..operation },

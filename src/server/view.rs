@@ -157,6 +157,7 @@ pub(super) mod tests {
             first_sent_at: None,
             attempt_ended_at: None,
             sender: None,
+            destination: None,
             deadline: Timestamp(0),
             created_at: Timestamp(created_at),
             changed_at: Timestamp(created_at + 1500),

@@ -70,6 +70,55 @@ async fn a_call_that_may_be_repeated_is_sent_again_byte_for_byte() {
     assert_eq!(worker.upstream.seen().len(), 2);
 }
 
+/// Each is another place for the upstream's memory of keys.
+const MOVED: [Setup; 4] = [
+    Setup { url: "http://payments.elsewhere/v1", ..WITH_KEY },
+    Setup { url: "http://payments.internal:8080/v1", ..WITH_KEY },
+    Setup { key: "upstream_header = \"Request-Id\"", ..WITH_KEY },
+    Setup { upstream: "headers = { Stripe-Account = \"acct_2\" }", ..WITH_KEY },
+];
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_sent_again_only_to_the_place_that_knows_it() {
+    for moved in MOVED {
+        let worker = after_a_crash_in_mid_call(WITH_KEY, Ask::keyed("k")).await;
+        let elsewhere = worker.neighbour_with(moved);
+        elsewhere.sweep().await;
+        elsewhere.is_idle().await;
+        assert_eq!(elsewhere.states("k").await, [S::Sent, S::Unknown]);
+        assert_eq!(elsewhere.call("k").await.problem(), (409, Some(Code::OutcomeUnknown)));
+        assert_eq!(worker.upstream.seen().len(), 1);
+
+        assert_eq!(worker.call("k").await.says(), (201, "says 201", false));
+        assert_eq!(worker.upstream.seen().len(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_tell_one_upstream_from_another_may_change() {
+    let renewed = Setup { upstream: "headers = { Authorization = \"Bearer new\" }\nsettle = \"50s\"", ..WITH_KEY };
+    let harmless = Setup { url: "http://payments.elsewhere/v1", lease: "1s", ..Setup::HARMLESS };
+    for setup in [renewed, harmless] {
+        let worker = after_a_crash_in_mid_call(WITH_KEY, Ask::keyed("k")).await.neighbour_with(setup);
+        worker.sweep().await;
+        worker.is_idle().await;
+        assert_eq!(worker.states("k").await, [S::Sent, S::Succeeded]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_surely_did_not_run_goes_wherever_it_would_go_now() {
+    let first = Gateway::before(vec![answers(401).into(), Act::IsSilent], WITH_KEY);
+    assert_eq!(first.call("k").await.problem(), (401, None));
+    let moved = first.neighbour_with(MOVED[0]);
+    let told = moved.ask(Ask::keyed("k").within(secs(5))).await;
+    assert_eq!(told.problem(), (504, Some(Code::OutcomeUnknown)));
+
+    assert_eq!(first.call("k").await.problem(), (409, Some(Code::OutcomeUnknown)));
+    assert_eq!(moved.call("k").await.says(), (201, "says 201", false));
+    assert_eq!(first.upstream.seen().len(), 3);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_call_with_its_callers_credential_is_not_sent_without_him() {
     let ask = Ask::keyed("k").with("authorization", SECRET);

@@ -108,7 +108,7 @@ fn check_late(before: &Operation, change: &Change, seed: u64) {
 }
 
 fn ownership(entropy: &Entropy, now: Timestamp) -> Ownership {
-    Ownership { owner: OwnerId(entropy.bytes()), lease: LEASE, deadline: now.after(LEASE * 12) }
+    Ownership { owner: OwnerId(entropy.bytes()), lease: LEASE, deadline: now.after(LEASE * 12), destination: [0; 8] }
 }
 
 fn opening(entropy: &Entropy) -> Opening {

@@ -57,7 +57,7 @@ fn a_checksum_is_all_that_was_added() {
 #[test]
 fn every_state_is_read_back() {
     for state in states() {
-        let operation = Operation { state, ..settled_operation() };
+        let operation = Operation { state, destination: Some(*b"place-01"), ..settled_operation() };
         assert_eq!(decode(&encode(&operation).unwrap()).unwrap(), operation);
     }
 }
@@ -216,6 +216,7 @@ fn settled_operation() -> Operation {
         first_sent_at: Some(Timestamp(1_700_000_000_010)),
         attempt_ended_at: Some(Timestamp(1_700_000_000_500)),
         sender: Some(Sender { owner: OwnerId([1; 16]), attempt: 3 }),
+        destination: None,
         deadline: Timestamp(1_700_000_120_000),
         created_at: Timestamp(1_700_000_000_000),
         changed_at: Timestamp(1_700_000_000_500),

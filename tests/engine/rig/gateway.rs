@@ -65,6 +65,14 @@ impl Gateway {
         Self::in_world(Arc::clone(&self.world), self.upstream.clone())
     }
 
+    /// Another process that was started with another file.
+    pub fn neighbour_with(&self, setup: Setup) -> Self {
+        let World { start, memory, .. } = &*self.world;
+        let seeds = AtomicU64::new(self.world.seeds.fetch_add(1000, Ordering::Relaxed) + 500);
+        let world = World { start: *start, config: setup.config(), memory: Arc::clone(memory), seeds };
+        Self::in_world(Arc::new(world), self.upstream.clone())
+    }
+
     fn in_world(world: Arc<World>, upstream: Upstream) -> Self {
         let store = Arc::new(FrailStore::over(Arc::clone(&world.memory)));
         let entropy = Entropy::seeded(world.seeds.fetch_add(1, Ordering::Relaxed));

@@ -95,6 +95,7 @@ impl Setup {
             key_retention: self.key_retention,
             attempt_timeout: self.policy.attempt_timeout,
             settle: self.settle,
+            destination: [0; 8],
         }
     }
 }

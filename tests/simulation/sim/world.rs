@@ -370,7 +370,12 @@ impl World {
     pub fn ownership(&mut self, gateway: usize, deadline: u64) -> Ownership {
         let owner = OwnerId(id(gateway, self.mint()));
         let left = Duration::from_millis(deadline.saturating_sub(self.now));
-        Ownership { owner, lease: Duration::from_millis(LEASE), deadline: self.view(gateway).after(left) }
+        Ownership {
+            owner,
+            lease: Duration::from_millis(LEASE),
+            deadline: self.view(gateway).after(left),
+            destination: [0; 8],
+        }
     }
 
     pub fn note(&mut self, line: impl FnOnce() -> String) {
