@@ -103,6 +103,10 @@ impl Engine {
 
     /// One atomic store step, then whatever the record says.
     async fn claim(self: &Arc<Self>, pilot: &Pilot, named: NamedCall, caller: &mut FirstCaller) -> Conclusion {
+        let mut place = match self.place(&named).await {
+            Ok(place) => place,
+            Err(refused) => return *refused,
+        };
         let mut past = None;
         for _ in 0..MAX_ROUNDS {
             let since = Instant::now();
@@ -112,11 +116,12 @@ impl Engine {
             };
             crash_point::reached(Point::BeforeClaim);
             let met = match self.store.claim(&change, past).await {
-                Ok(Claimed::Won) => {
-                    self.shared.headroom.opened(&named.identity.scope);
-                    Ok(self.won(&named, change, since))
+                Ok(Claimed::Won) => Ok(self.won(&named, change, since)),
+                Ok(Claimed::Exists(found)) => {
+                    // What is unfinished is counted already, and may be waited for.
+                    place.take_if(|_| found.operation.is_open());
+                    Box::pin(self.meet(pilot, &named, *found)).await
                 }
-                Ok(Claimed::Exists(found)) => Box::pin(self.meet(pilot, &named, *found)).await,
                 Ok(Claimed::Alike(found)) => match self.look_alike(&named, &found) {
                     Alike::SameOperation => Box::pin(self.meet(pilot, &named, *found)).await,
                     Alike::Stops(conclusion) => return *conclusion,
@@ -130,6 +135,11 @@ impl Engine {
                     Err(error)
                 }
             };
+            if matches!(met, Ok(Met::Owned(..)) | Err(_))
+                && let Some(place) = place.take()
+            {
+                place.taken();
+            }
             match met {
                 Ok(Met::Owned(owner, request)) => {
                     pilot.running();

@@ -1,8 +1,9 @@
 //! How many unfinished operations each scope has, known as well as it has to be: `store.max_open` bounds them.
 //!
 //! The store counts exactly; asking it costs more than a claim does. So it is asked when the claims made here since could
-//! have used up what was left, and once a second while they have used up a part of it worth the name. Of a fleet, each
-//! gateway may therefore go beyond the bound by what the others open within a second.
+//! have used up what was left, and once a second while they have used up a part of it worth the name. Whoever claims holds
+//! a place meanwhile, so that one gateway never goes beyond the bound, however many claim at once. Of a fleet, each may go
+//! beyond it by what the others open within a second.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,17 +13,18 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::engine::Engine;
-use crate::engine::answer::Answer;
 use crate::engine::call::NamedCall;
+use crate::engine::conclusion::Conclusion;
 use crate::engine::refusal;
-use crate::operation::Scope;
-use crate::store::StoreError;
+use crate::operation::admission::Admission;
+use crate::operation::{Operation, Scope};
+use crate::store::{Store, StoreError};
 
 /// How long an answer of the store is believed while there is room by it, or none.
 const FRESH: Duration = Duration::from_secs(1);
 /// One part in so many of what was left may be opened without asking.
 const PARTS: u64 = 64;
-/// Scopes that are remembered; when they are too many, all are forgotten at once, and asked for anew.
+/// Scopes that are remembered; when they are too many, all that are idle are forgotten at once, and asked for anew.
 const SCOPES: usize = 10_000;
 
 /// What is left to each scope, shared by all threads.
@@ -38,14 +40,27 @@ struct Count {
     /// What the store said, and when.
     stored: u64,
     asked: Option<Instant>,
-    /// Claims won here since; those that ended meanwhile are not taken off.
-    since: u64,
+    /// Operations opened here, those that ended included.
+    opened: u64,
+    /// How many of them there were before the store was asked: what it said counts those that did not end, and may or may
+    /// not count the others.
+    counted: u64,
+    /// Claims under way.
+    pending: u64,
+    /// Questions under way.
+    asking: u64,
+}
+
+/// Room for one more operation of a scope, held while that is claimed. A drop gives it back.
+pub struct Place<'a> {
+    headroom: &'a Headroom,
+    scope: &'a Scope,
+    is_taken: bool,
 }
 
 /// Whether a scope may open one more operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
-    Left,
+enum Room<'a> {
+    Left(Place<'a>),
     NoneLeft,
     /// The store knows.
     Unclear,
@@ -57,23 +72,46 @@ impl Headroom {
         Self { most, scopes: Mutex::default(), is_told: AtomicBool::new(false) }
     }
 
-    /// A claim was won.
-    pub fn opened(&self, scope: &Scope) {
-        self.scopes().entry(scope.clone()).or_default().since += 1;
+    fn room<'a>(&'a self, scope: &'a Scope) -> Room<'a> {
+        self.with(scope, |count| {
+            let left = self.most.saturating_sub(count.stored);
+            let is_fresh = count.asked.is_some_and(|asked| asked.elapsed() < FRESH);
+            let is_part = count.taken().saturating_add(1).saturating_mul(PARTS) > left;
+            match count.taken() >= left {
+                true if left == 0 && is_fresh => Room::NoneLeft,
+                false if is_fresh || !is_part => Room::Left(self.place(scope, count)),
+                _ => Room::Unclear,
+            }
+        })
     }
 
-    fn room(&self, scope: &Scope) -> Room {
-        let mut scopes = self.scopes();
-        if scopes.len() >= SCOPES {
-            scopes.clear();
-        }
-        scopes.entry(scope.clone()).or_default().room(self.most)
+    /// A place, by what is known.
+    fn take<'a>(&'a self, scope: &'a Scope) -> Option<Place<'a>> {
+        self.with(scope, |count| {
+            let is_left = count.stored.saturating_add(count.taken()) < self.most;
+            is_left.then(|| self.place(scope, count))
+        })
     }
 
-    fn told(&self, scope: &Scope, stored: u64) -> Room {
-        let count = Count { stored, asked: Some(Instant::now()), since: 0 };
-        self.scopes().insert(scope.clone(), count);
-        if stored < self.most { Room::Left } else { Room::NoneLeft }
+    fn place<'a>(&'a self, scope: &'a Scope, count: &mut Count) -> Place<'a> {
+        count.pending += 1;
+        Place { headroom: self, scope, is_taken: false }
+    }
+
+    /// The store is asked how many there are.
+    async fn ask(&self, store: &dyn Store, scope: &Scope) -> Result<(), StoreError> {
+        let opened = self.with(scope, |count| {
+            count.asking += 1;
+            count.opened
+        });
+        let told = store.count_open(scope).await;
+        self.with(scope, |count| {
+            count.asking = count.asking.saturating_sub(1);
+            if let Ok(stored) = told {
+                count.told(stored, opened);
+            }
+        });
+        told.map(|_| ())
     }
 
     /// Scopes that have used up most of what they may, by what the store said last.
@@ -97,51 +135,95 @@ impl Headroom {
         ))
     }
 
+    fn with<T>(&self, scope: &Scope, work: impl FnOnce(&mut Count) -> T) -> T {
+        let mut scopes = self.scopes();
+        if let Some(count) = scopes.get_mut(scope) {
+            return work(count);
+        }
+        if scopes.len() >= SCOPES {
+            scopes.retain(|_, count| count.pending + count.asking > 0);
+        }
+        work(scopes.entry(scope.clone()).or_default())
+    }
+
     fn scopes(&self) -> MutexGuard<'_, HashMap<Scope, Count>> {
         self.scopes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Count {
-    fn room(self, most: u64) -> Room {
-        let is_fresh = self.asked.is_some_and(|asked| asked.elapsed() < FRESH);
-        let left = most.saturating_sub(self.stored);
-        if left == 0 && is_fresh {
-            return Room::NoneLeft;
+    /// Of what the store did not say was taken.
+    fn taken(&self) -> u64 {
+        self.opened.saturating_sub(self.counted).saturating_add(self.pending)
+    }
+
+    /// An answer to a question that was asked when so many had been opened; one that is older than the last is none.
+    fn told(&mut self, stored: u64, opened: u64) {
+        if opened >= self.counted {
+            (self.stored, self.counted, self.asked) = (stored, opened, Some(Instant::now()));
         }
-        let is_part = self.since.saturating_add(1).saturating_mul(PARTS) > left;
-        if self.since >= left || (is_part && !is_fresh) { Room::Unclear } else { Room::Left }
+    }
+}
+
+impl Place<'_> {
+    /// The operation was opened, or may have been.
+    pub fn taken(mut self) {
+        self.is_taken = true;
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.headroom.with(self.scope, |count| {
+            count.pending = count.pending.saturating_sub(1);
+            count.opened += u64::from(self.is_taken);
+        });
     }
 }
 
 impl Engine {
-    /// Refuses a new key of a scope that has as many unfinished operations as it may. A key with a record is answered
-    /// by it, and a store that does not say how many there are will say more about the claim.
-    pub(super) async fn open_gate(&self, named: &NamedCall) -> Result<Option<Answer>, StoreError> {
-        let (headroom, scope) = (&self.shared.headroom, &named.identity.scope);
-        let room = match headroom.room(scope) {
-            Room::Unclear => match self.store.count_open(scope).await {
-                Ok(open) => {
-                    let room = headroom.told(scope, open);
-                    self.tell_of_crowds();
-                    room
-                }
-                Err(_) => return Ok(None),
-            },
-            room @ (Room::Left | Room::NoneLeft) => room,
-        };
-        if room == Room::Left || self.shared.flights.watch(named.id, named.identity.fingerprint).is_some() {
-            return Ok(None);
+    /// A place for the operation that a call would open. A key with a record is answered by it and needs none, unless
+    /// nothing ran: that record is opened again.
+    ///
+    /// # Errors
+    /// The scope has as many unfinished operations as it may, or the store does not say.
+    pub(super) async fn place<'a>(&'a self, named: &'a NamedCall) -> Result<Option<Place<'a>>, Box<Conclusion>> {
+        match self.room(&named.identity.scope).await {
+            Ok(Some(place)) => return Ok(Some(place)),
+            Ok(None) => {}
+            Err(error) => return Err(Box::new(refusal::store_unavailable(named, &error))),
         }
-        let is_new = self.store.read(named.id).await?.is_none();
-        Ok(is_new.then(|| refusal::too_many_open(named, headroom.most).answer()))
+        let found = self.store.read(named.id).await.map_err(|error| {
+            self.note_unreadable(named.id, &error);
+            Box::new(refusal::store_unavailable(named, &error))
+        })?;
+        match found {
+            Some(found) if !self.opens_again(&found.operation, named) => Ok(None),
+            Some(_) | None => Err(Box::new(refusal::too_many_open(named, self.shared.headroom.most))),
+        }
+    }
+
+    async fn room<'a>(&'a self, scope: &'a Scope) -> Result<Option<Place<'a>>, StoreError> {
+        let headroom = &self.shared.headroom;
+        match headroom.room(scope) {
+            Room::Left(place) => return Ok(Some(place)),
+            Room::NoneLeft => return Ok(None),
+            Room::Unclear => headroom.ask(&*self.store, scope).await?,
+        }
+        self.tell_of_crowds();
+        Ok(headroom.take(scope))
+    }
+
+    fn opens_again(&self, operation: &Operation, named: &NamedCall) -> bool {
+        let row = operation.admit(Some(&named.identity.fingerprint), &named.resend_rule(), self.store.now());
+        row == Admission::ClaimAgain && !operation.is_open()
     }
 
     /// Counts anew for the scopes that had used up most of what they may: their operations end without a claim.
     pub async fn look_at_headroom(&self) {
         for scope in self.shared.headroom.crowded() {
-            if let Ok(open) = self.store.count_open(&scope).await {
-                self.shared.headroom.told(&scope, open);
+            if let Err(error) = self.shared.headroom.ask(&*self.store, &scope).await {
+                tracing::debug!(%error, "unfinished operations not counted");
             }
         }
         self.tell_of_crowds();
@@ -165,54 +247,118 @@ impl Engine {
 mod tests {
     use super::*;
 
+    const ROOM: &str = "room";
+    const NONE_LEFT: &str = "none left";
+    const UNCLEAR: &str = "unclear";
+
     fn claims(headroom: &Headroom, count: u64) {
-        (0..count).for_each(|_| headroom.opened(&Scope::none()));
+        headroom.with(&Scope::none(), |known| known.opened += count);
+    }
+
+    fn told(headroom: &Headroom, stored: u64) {
+        headroom.with(&Scope::none(), |count| count.told(stored, count.opened));
+    }
+
+    fn room_of(headroom: &Headroom, scope: &Scope) -> &'static str {
+        match headroom.room(scope) {
+            Room::Left(_) => ROOM,
+            Room::NoneLeft => NONE_LEFT,
+            Room::Unclear => UNCLEAR,
+        }
+    }
+
+    fn room(headroom: &Headroom) -> &'static str {
+        room_of(headroom, &Scope::none())
     }
 
     #[tokio::test(start_paused = true)]
     async fn far_from_the_bound_it_asks_once_a_second_at_most() {
-        let (headroom, scope) = (Headroom::new(100_000), Scope::none());
+        let headroom = Headroom::new(100_000);
         claims(&headroom, 1561);
-        assert_eq!(headroom.room(&scope), Room::Left);
+        assert_eq!(room(&headroom), ROOM);
         claims(&headroom, 1);
-        assert_eq!(headroom.room(&scope), Room::Unclear);
-        assert_eq!(headroom.told(&scope, 20), Room::Left);
+        assert_eq!(room(&headroom), UNCLEAR);
+        told(&headroom, 20);
         claims(&headroom, 50_000);
-        assert_eq!(headroom.room(&scope), Room::Left);
+        assert_eq!(room(&headroom), ROOM);
         tokio::time::advance(FRESH).await;
-        assert_eq!(headroom.room(&scope), Room::Unclear);
+        assert_eq!(room(&headroom), UNCLEAR);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_was_left_is_not_used_up_without_asking() {
-        let (headroom, scope) = (Headroom::new(100_000), Scope::none());
-        assert_eq!(headroom.told(&scope, 99_990), Room::Left);
+        let headroom = Headroom::new(100_000);
+        told(&headroom, 99_990);
         claims(&headroom, 9);
-        assert_eq!(headroom.room(&scope), Room::Left);
+        assert_eq!(room(&headroom), ROOM);
         claims(&headroom, 1);
-        assert_eq!(headroom.room(&scope), Room::Unclear);
+        assert_eq!(room(&headroom), UNCLEAR);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_is_held_until_it_is_given_back_or_taken() {
+        let (headroom, scope) = (Headroom::new(2), Scope::none());
+        told(&headroom, 0);
+        let (first, second) = (headroom.take(&scope).unwrap(), headroom.take(&scope).unwrap());
+        assert!(headroom.take(&scope).is_none());
+        assert_eq!(room(&headroom), UNCLEAR);
+        drop(first);
+        headroom.take(&scope).unwrap().taken();
+        assert!(headroom.take(&scope).is_none());
+        drop(second);
+        assert!(headroom.take(&scope).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_opened_while_the_store_was_asked_still_counts() {
+        let (headroom, scope) = (Headroom::new(5), Scope::none());
+        told(&headroom, 0);
+        claims(&headroom, 1);
+        let asked_when = 1;
+        claims(&headroom, 3);
+        headroom.with(&scope, |count| count.told(1, asked_when));
+        let last = headroom.take(&scope).unwrap();
+        assert!(headroom.take(&scope).is_none());
+        drop(last);
+        headroom.with(&scope, |count| count.told(0, 0));
+        assert!(headroom.take(&scope).is_some(), "an older answer takes nothing back");
+        claims(&headroom, 1);
+        assert!(headroom.take(&scope).is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn operators_hear_of_a_scope_from_70_percent_on() {
         let headroom = Headroom::new(10);
-        headroom.told(&Scope::none(), 6);
+        told(&headroom, 6);
         assert_eq!(headroom.warning(), None);
-        headroom.told(&Scope::none(), 7);
+        told(&headroom, 7);
         let warning = headroom.warning().unwrap();
         assert!(warning.contains("a caller has") && warning.contains("7 of 10"), "{warning}");
-        headroom.told(&Scope::none(), 0);
+        told(&headroom, 0);
         assert_eq!(headroom.warning(), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_full_scope_is_refused_for_a_second_and_hurts_no_other() {
-        let (headroom, scope) = (Headroom::new(3), Scope::none());
-        assert_eq!(headroom.room(&scope), Room::Unclear);
-        assert_eq!(headroom.told(&scope, 3), Room::NoneLeft);
-        assert_eq!(headroom.room(&scope), Room::NoneLeft);
-        assert_ne!(headroom.room(&Scope::named("token", "other")), Room::NoneLeft);
+        let headroom = Headroom::new(3);
+        assert_eq!(room(&headroom), UNCLEAR);
+        told(&headroom, 3);
+        assert_eq!(room(&headroom), NONE_LEFT);
+        assert_ne!(room_of(&headroom, &Scope::named("token", "other")), NONE_LEFT);
         tokio::time::advance(FRESH).await;
-        assert_eq!(headroom.room(&scope), Room::Unclear);
+        assert_eq!(room(&headroom), UNCLEAR);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn scopes_that_are_idle_are_forgotten_first() {
+        let (headroom, busy) = (Headroom::new(1), Scope::none());
+        told(&headroom, 0);
+        let place = headroom.take(&busy);
+        for caller in 0..SCOPES {
+            headroom.with(&Scope::named("token", &caller.to_string()), |_| {});
+        }
+        assert!(headroom.scopes().len() < SCOPES);
+        assert!(headroom.take(&busy).is_none());
+        drop(place);
     }
 }

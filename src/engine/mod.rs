@@ -201,11 +201,7 @@ impl Engine {
             self.note_unreadable(named.id, &error);
             return refusal::store_unavailable(&named, &error).answer();
         }
-        let refused = match self.open_gate(&named).await {
-            Ok(None) => self.rate_gate(&named).await,
-            refused => refused,
-        };
-        match refused {
+        match self.rate_gate(&named).await {
             Ok(None) => self.fly(named).await,
             Ok(Some(refused)) => refused,
             Err(error) => refusal::store_unavailable(&named, &error).answer(),

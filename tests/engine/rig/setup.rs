@@ -9,6 +9,7 @@ use oncegate::config::{Config, Environment};
 pub struct Setup {
     pub repeat: &'static str,
     pub lease: &'static str,
+    pub store: &'static str,
     pub url: &'static str,
     pub upstream: &'static str,
     pub route: &'static str,
@@ -22,16 +23,26 @@ impl Setup {
     pub const HARMLESS: Self = Self::of("harmless");
 
     const fn of(repeat: &'static str) -> Self {
-        Self { repeat, lease: "10s", url: "http://payments.internal/v1", upstream: "", route: "", key: "", retry: "" }
+        Self {
+            repeat,
+            lease: "10s",
+            store: "",
+            url: "http://payments.internal/v1",
+            upstream: "",
+            route: "",
+            key: "",
+            retry: "",
+        }
     }
 
     pub fn config(&self) -> Arc<Config> {
-        let Self { repeat, lease, url, upstream, route, key, retry } = self;
+        let Self { repeat, lease, store, url, upstream, route, key, retry } = self;
         let text = format!(
             r#"
             [store]
             url = "memory:"
             lease = "{lease}"
+            {store}
             [upstreams.payments]
             url = "{url}"
             repeat = "{repeat}"
