@@ -7,6 +7,7 @@ compile_error!("the feature `crash-points` is for tests: a release has no places
 
 pub mod clock;
 pub mod crash_point;
+pub mod credential;
 pub mod entropy;
 pub mod idleness;
 pub mod protocol;

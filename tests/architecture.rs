@@ -21,7 +21,7 @@ const LAYERS: &[&[&str]] = &[
     &["config", "store", "upstream"],
     &["retry"],
     &["operation"],
-    &["clock", "crash_point", "entropy", "idleness", "protocol", "redis_url", "sealing_key", "tls"],
+    &["clock", "crash_point", "credential", "entropy", "idleness", "protocol", "redis_url", "sealing_key", "tls"],
 ];
 
 /// Layers that only compute: time and randomness are arguments.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 
+use crate::credential::is_credential;
 use crate::protocol::Protocol;
 use crate::sealing_key::SealingKey;
 
@@ -321,12 +322,12 @@ fn added_headers(reader: &mut Reader<'_>, section: &Section<'_>) -> Vec<(HeaderN
 fn added_header(name: &str, text: &Text) -> Result<(HeaderName, HeaderValue), Accepts> {
     let name = grammar::header(name)?;
     let mut value = grammar::header_value(&text.text)?;
-    value.set_sensitive(text.is_secret || is_credential(&name));
+    value.set_sensitive(text.is_secret || is_credential(&name) || sounds_secret(&name));
     Ok((name, value))
 }
 
-/// By its name, for a credential may also stand in the file itself.
-fn is_credential(name: &HeaderName) -> bool {
+/// Wider than what is asked of a caller's lines: nothing is lost by keeping one of our own to ourselves.
+fn sounds_secret(name: &HeaderName) -> bool {
     let marks = ["auth", "cookie", "key", "token", "secret", "signature", "password"];
     marks.iter().any(|mark| name.as_str().contains(mark))
 }

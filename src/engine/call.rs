@@ -8,11 +8,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::time::Instant;
 
 use crate::config::{DuplicateWindow, Route, upstream_target};
+use crate::credential::is_credential;
 use crate::engine::buffers::Held;
 use crate::operation::admission::{Repeat, ResendRule};
 use crate::operation::transition::Retention;
 use crate::operation::{Identity, KeySource, OperationId, Scope, StoredRequest};
-use crate::upstream::is_credential;
 
 /// For a look at what became of a call without a key.
 const STAMPED_LIFE: Duration = Duration::from_secs(5 * 60);

@@ -7,6 +7,8 @@ use bytes::Bytes;
 use http::header::CONNECTION;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::credential::{Lifetime, lifetime};
+
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -134,7 +136,9 @@ pub fn may_be_trailer(name: &HeaderName) -> bool {
             | "set-cookie"
             | "via"
     );
-    let is_read_by_us = is_hop_by_hop(name) || is_ours(name) || is_credential(name) || tells_the_way(name);
+    // A signature of the body may well stand behind it.
+    let is_credential = matches!(lifetime(name), Some(Lifetime::Lasting | Lifetime::Session));
+    let is_read_by_us = is_hop_by_hop(name) || is_ours(name) || is_credential || tells_the_way(name);
     !(is_read_before || is_read_by_us || text.starts_with("if-"))
 }
 
@@ -156,27 +160,6 @@ pub fn kept_for_replay(name: &HeaderName) -> bool {
             || ["ratelimit", "x-ratelimit"].iter().any(|start| text.starts_with(start));
     let ours = is_ours(name) && !text.starts_with(TRAILER);
     !(for_one_client || of_its_moment || is_hop_by_hop(name) || ours)
-}
-
-/// Whether a request line may let its holder in somewhere, so that it is never stored, logged or shown. Known names
-/// and the usual endings: a line too many costs a redrive its repeat, a line too few leaks a secret.
-pub fn is_credential(name: &HeaderName) -> bool {
-    const ENDINGS: [&str; 10] = [
-        "authorization",
-        "access-token",
-        "api-key",
-        "api-token",
-        "apikey",
-        "auth-token",
-        "password",
-        "secret",
-        "security-token",
-        "vault-token",
-    ];
-    // Some services spell it `api_key`.
-    let name = &*name.as_str().replace('_', "-");
-    matches!(name, "cookie" | "cookie2" | "dd-application-key" | "ocp-apim-subscription-key" | "private-token")
-        || ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
 fn remove_where(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {

@@ -32,7 +32,7 @@ pub use connection::{Connection, HttpError, SendError};
 pub use connector::{ConnectError, Connector, Endpoint, TcpConnector};
 pub use content::SendBody;
 pub use headers::{
-    Hop, connection_names, drop_ours, forwarded, is_credential, is_hop_by_hop, is_ours, keep_trailers, kept_for_replay,
+    Hop, connection_names, drop_ours, forwarded, is_hop_by_hop, is_ours, keep_trailers, kept_for_replay,
     may_be_trailer, remove_hop_by_hop, tells_the_way, trailer_name,
 };
 pub use received::{BodyError, ReceivedBody};

@@ -120,20 +120,8 @@ fn replays_keep_all_but_what_is_stale_or_meant_for_one_client() {
 }
 
 #[test]
-fn credentials_are_known_by_name_and_by_ending() {
-    let secret = "Authorization Proxy-Authorization Cookie X-Api-Key Api-Key api_key X-Goog-Api-Key X-Auth-Token \
-        X-Shopify-Access-Token X-Amz-Security-Token X-Vault-Token Private-Token X-Client-Secret X-Forwarded-Authorization";
-    for header in secret.split_whitespace() {
-        assert!(is_credential(&name(header)), "{header}");
-    }
-    for header in ["Content-Type", "Idempotency-Key", "X-Session-Id", "X-Request-Id", "X-Continuation-Token"] {
-        assert!(!is_credential(&name(header)), "{header}");
-    }
-}
-
-#[test]
 fn what_is_read_before_a_body_is_no_trailer() {
-    for header in ["X-Sum", "ETag", "Server-Timing", "grpc-status", "Digest"] {
+    for header in ["X-Sum", "ETag", "Server-Timing", "grpc-status", "Digest", "X-Signature"] {
         assert!(may_be_trailer(&name(header)), "{header}");
     }
     for header in ["Content-Length", "Host", "TE", "Trailer", "If-Match", "Cookie", "Via", "Oncegate-Stop", "X-Real-IP"]
