@@ -202,7 +202,7 @@ impl fmt::Debug for Secret {
 #[derive(Clone, Debug)]
 pub enum Callers {
     None,
-    /// By a digest of `Authorization` or `X-Api-Key`.
+    /// By a digest of the credentials that a request brings.
     Credential,
     /// By a header that a trusted hop writes.
     Header(HeaderName),

@@ -7,11 +7,11 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
 use crate::config::{Callers, Config, Network};
+use crate::credential::{Lifetime, lifetime};
 use crate::engine::problem::{Code, Problem};
 use crate::operation::Scope;
 use crate::server::listener::{Peer, Transport};
 
-const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const BEARER: &[u8] = b"Bearer ";
 
 /// Tells callers apart, and takes away what was meant for the gateway alone.
@@ -60,17 +60,28 @@ impl CallerRule {
     }
 }
 
-/// Both credentials together where there are both: one of them may be shared by many.
+/// All lasting credentials together: one of them may be shared by many. What changes by itself makes a new caller of the
+/// same one, so it counts only where there is nothing else.
 fn by_credential(headers: &HeaderMap) -> Scope {
-    match (headers.get(AUTHORIZATION), headers.get(API_KEY)) {
-        (None, None) => Scope::credential("anonymous", b""),
-        (Some(authorization), None) => Scope::credential("authorization", authorization.as_bytes()),
-        (None, Some(key)) => Scope::credential("x-api-key", key.as_bytes()),
-        (Some(authorization), Some(key)) => {
-            let both = [digest(authorization.as_bytes()), digest(key.as_bytes())].concat();
-            Scope::credential("authorization+x-api-key", &both)
+    let lasting = credentials(headers, Lifetime::Lasting);
+    let lines = if lasting.is_empty() { credentials(headers, Lifetime::Session) } else { lasting };
+    match lines.as_slice() {
+        [] => Scope::credential("anonymous", b""),
+        [(name, value)] => Scope::credential(name, value),
+        lines => {
+            let names: Vec<&str> = lines.iter().map(|(name, _)| *name).collect();
+            let values: Vec<[u8; 32]> = lines.iter().map(|(_, value)| digest(value)).collect();
+            Scope::credential(&names.join("+"), &values.concat())
         }
     }
+}
+
+/// Lines with a credential of this lifetime, by name; those of one name as they came.
+fn credentials(headers: &HeaderMap, asked: Lifetime) -> Vec<(&str, &[u8])> {
+    let lines = headers.iter().filter(|(name, value)| !value.is_empty() && lifetime(name) == Some(asked));
+    let mut lines: Vec<_> = lines.map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+    lines.sort_by_key(|(name, _)| *name);
+    lines
 }
 
 /// One line with a name in it; two lines are nobody's.
@@ -147,6 +158,58 @@ mod tests {
         let mut two = named();
         two.append("x-tenant", HeaderValue::from_static("b"));
         assert!(rule(callers, true).scope(&mut two, PEER).is_err());
+    }
+
+    fn by_credential_of(lines: &[(&'static str, &'static str)]) -> Scope {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        rule(Callers::Credential, true).scope(&mut headers, PEER).unwrap()
+    }
+
+    #[test]
+    fn whatever_a_credential_is_called_it_tells_callers_apart() {
+        for name in
+            ["cookie", "proxy-authorization", "api-key", "x-auth-token", "x-goog-api-key", "cf-access-jwt-assertion"]
+        {
+            let [alice, bob] = ["alice", "bob"].map(|who| by_credential_of(&[(name, who)]));
+            assert_ne!(alice, bob, "{name}");
+            assert_ne!(alice, by_credential_of(&[]), "{name}");
+        }
+        let [one, two] =
+            ["1", "2"].map(|user| by_credential_of(&[("authorization", "shared"), ("x-auth-token", user)]));
+        assert_ne!(one, two);
+    }
+
+    #[test]
+    fn every_line_of_a_credential_counts() {
+        let both = by_credential_of(&[("authorization", "a"), ("authorization", "b")]);
+        for other in [
+            &[("authorization", "a")][..],
+            &[("authorization", "b")],
+            &[("authorization", "b"), ("authorization", "a")],
+            &[("authorization", "a, b")],
+        ] {
+            assert_ne!(by_credential_of(other), both, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn what_changes_by_itself_makes_no_new_caller() {
+        let alone = by_credential_of(&[("authorization", "a")]);
+        for line in [("cookie", "lb=7"), ("dpop", "proof"), ("stripe-signature", "t=1"), ("x-api-key", "")] {
+            assert_eq!(by_credential_of(&[line, ("authorization", "a")]), alone, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn scopes_of_older_versions_are_the_same() {
+        assert_eq!(by_credential_of(&[("authorization", "k")]), Scope::credential("authorization", b"k"));
+        assert_eq!(by_credential_of(&[("x-api-key", "k")]), Scope::credential("x-api-key", b"k"));
+        let both = [digest(b"k"), digest(b"l")].concat();
+        let of_both = by_credential_of(&[("x-api-key", "l"), ("authorization", "k")]);
+        assert_eq!(of_both, Scope::credential("authorization+x-api-key", &both));
     }
 
     #[test]
