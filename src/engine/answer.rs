@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use tokio::sync::mpsc;
 
-use crate::engine::problem::{Code, Problem};
+use crate::engine::problem::Problem;
 use crate::operation::{KeySource, OperationId};
 use crate::retry::decide::Stop;
 use crate::upstream::ReceivedBody;
@@ -19,7 +19,7 @@ impl Answer {
     /// Whether the store was away before anything was sent.
     pub fn is_for_want_of_store(&self) -> bool {
         let unsent = self.marks.attempts == 0 && self.marks.execution == Some(Execution::NotExecuted);
-        matches!(&self.content, Content::Problem(problem) if problem.code == Code::StoreUnavailable) && unsent
+        matches!(&self.content, Content::Problem(problem) if problem.store_away) && unsent
     }
 }
 

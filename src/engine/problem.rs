@@ -129,6 +129,8 @@ pub struct Problem {
     /// What is known of an answer that cannot be shown.
     pub lost: Option<LostAnswer>,
     pub retryable: bool,
+    /// For want of a store that answers; one that has lost its memory does.
+    pub store_away: bool,
     /// What to do in this case, where that is not what the type says.
     pub advice: Option<&'static str>,
 }
@@ -153,6 +155,7 @@ impl Problem {
             retry_after: None,
             lost: None,
             retryable: entry.retryable,
+            store_away: false,
             advice: None,
         }
     }

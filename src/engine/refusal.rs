@@ -147,7 +147,10 @@ pub fn store_problem(error: &StoreError) -> Problem {
     }
     match error.unreadable() {
         Some(why) => unreadable(why),
-        None => Problem::new(Code::StoreUnavailable, format!("The call was not sent: {error}.")).with_retry_after(SOON),
+        None => {
+            let problem = Problem::new(Code::StoreUnavailable, format!("The call was not sent: {error}."));
+            Problem { store_away: true, ..problem.with_retry_after(SOON) }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! A store that times out, or does what it was asked and loses the answer.
 
-use oncegate::engine::answer::Execution;
+use oncegate::engine::answer::{Execution, Unguarded};
 use oncegate::engine::problem::Code;
 use oncegate::operation::{Cause, EventKind, State, StateName as S};
 
@@ -150,6 +150,19 @@ async fn nobody_waits_for_a_store_that_waits_for_a_person() {
 
     gateway.has_become("k", S::Succeeded).await;
     assert_eq!(gateway.call("k").await.says(), (200, "charged", true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_route_that_passes_without_a_store_does_not_pass_without_its_memory() {
+    let (route, key) = ("on_store_down = \"pass\"", "mode = \"required\"");
+    let gateway = Gateway::before(Vec::new(), Setup { route, key, ..Setup::WITH_KEY });
+    gateway.store.fails(Step::Claim, Fault::Lost, 1);
+    assert_eq!(gateway.call("k").await.problem(), (503, Some(Code::StoreUnavailable)));
+    assert_eq!(gateway.upstream.seen().len(), 0);
+
+    gateway.store.goes_away();
+    let passed = gateway.open(Ask::keyed("k")).await;
+    assert_eq!((passed.marks.unguarded, gateway.upstream.seen().len()), (Some(Unguarded::Store), 1));
 }
 
 #[tokio::test(start_paused = true)]
