@@ -19,7 +19,6 @@ use crate::engine::conclusion::Conclusion;
 use crate::engine::owner::Owner;
 use crate::engine::problem::{Code, Problem};
 use crate::engine::refusal;
-use crate::engine::report::receipt_of;
 use crate::engine::run::Run;
 use crate::engine::settle::{Durable, Word};
 use crate::operation::transition::Verdict;
@@ -110,7 +109,7 @@ impl Run<'_> {
         }
         let digest = tape.digest.finalize().into();
         let (kept, receipt) = match (whole, tape.kept) {
-            (true, Some(body)) => (Kept::Whole, Some(receipt_of(status, &headers, &body.into()))),
+            (true, Some(body)) => (Kept::Whole, Some(self.receipt_of(status, &headers, &body.into()))),
             (true, None) => (Kept::TooLarge, None),
             (false, _) => (Kept::Cut, None),
         };

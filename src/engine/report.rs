@@ -1,7 +1,8 @@
 //! How the end of a run reads: marks on the answer, problems that teach, one line in the log.
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, HeaderName, Method, StatusCode};
 
 use crate::engine::answer::{Execution, Marks};
 use crate::engine::attempt::UpstreamAnswer;
@@ -22,14 +23,17 @@ pub(super) struct Told {
     pub stop: Option<Stop>,
 }
 
-/// What is kept of an answer: everything that is not for one client or one moment.
-pub(super) fn receipt_of(status: StatusCode, headers: &HeaderMap, body: &Bytes) -> Receipt {
-    let kept = headers.iter().filter(|(name, _)| kept_for_replay(name));
-    let headers: HeaderMap = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
-    Receipt { status: status.as_u16(), headers: headers.into(), body: body.clone() }
-}
-
 impl Run<'_> {
+    /// What is kept of an answer: everything that is not for one client or one moment. A length that speaks of a body that
+    /// is not here cannot be made anew.
+    pub(super) fn receipt_of(&self, status: StatusCode, headers: &HeaderMap, body: &Bytes) -> Receipt {
+        let tells_length = self.outgoing.method == Method::HEAD || status == StatusCode::NOT_MODIFIED;
+        let is_kept = |name: &HeaderName| kept_for_replay(name) || (tells_length && name == CONTENT_LENGTH);
+        let kept = headers.iter().filter(|(name, _)| is_kept(name));
+        let headers: HeaderMap = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+        Receipt { status: status.as_u16(), headers: headers.into(), body: body.clone() }
+    }
+
     pub(super) fn marks(&self, execution: Execution, stop: Option<Stop>) -> Marks {
         let operation = &self.owner.operation;
         Marks {

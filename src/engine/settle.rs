@@ -15,7 +15,7 @@ use crate::engine::conclusion::Conclusion;
 use crate::engine::owner::{Owner, WriteError};
 use crate::engine::problem::{Code, Problem};
 use crate::engine::refusal;
-use crate::engine::report::{Told, receipt_of};
+use crate::engine::report::Told;
 use crate::engine::run::Run;
 use crate::operation::admission::ResendRule;
 use crate::operation::outcome::Outcome;
@@ -125,7 +125,7 @@ impl Run<'_> {
     ) -> Conclusion {
         let digest = Sha256::digest(&body).into();
         let settled = Settled { after_doubt, ..self.settled(status, body.len() as u64, digest, Kept::Whole) };
-        let receipt = receipt_of(status, &headers, &body);
+        let receipt = self.receipt_of(status, &headers, &body);
         let word = self.word(Word::Settle { verdict, settled, receipt: Some(receipt.clone()) });
         let marks = Marks { prior_outcome_unknown: after_doubt, ..self.marks(Execution::Executed, None) };
         match self.make_durable(&word).await {

@@ -1,6 +1,8 @@
 //! Answers that are told while they come.
 
 use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderValue, Method};
 use oncegate::engine::answer::{Answer, Body, Content, Piece};
 use oncegate::engine::problem::Code;
 use oncegate::operation::{Kept, StateName as S};
@@ -169,4 +171,22 @@ async fn the_lease_outlives_a_long_stream_and_a_slow_client() {
     }
     assert!(events > 16);
     assert_eq!(gateway.states("k").await, [S::Claimed, S::Sent, S::Succeeded]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_length_of_a_body_that_is_not_there_is_replayed() {
+    for head in ["content-length: 900", "content-length: 900\r\ncontent-type: text/event-stream"] {
+        let (_upstream, act) = Speaker::begins(head);
+        let gateway = Gateway::before(vec![act], Setup::UNSAFE);
+        for replayed in [false, true] {
+            let told = gateway.ask(Ask::keyed("k").method(Method::HEAD)).await;
+            assert_eq!(told.says(), (200, "", replayed));
+            assert_eq!(
+                told.headers.get(CONTENT_LENGTH).map(HeaderValue::as_bytes),
+                Some(b"900".as_slice()),
+                "{told:?}"
+            );
+        }
+        assert_eq!(gateway.upstream.seen().len(), 1);
+    }
 }

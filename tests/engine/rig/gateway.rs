@@ -235,6 +235,10 @@ impl Ask {
         self
     }
 
+    pub fn method(self, method: Method) -> Self {
+        Self { method, ..self }
+    }
+
     pub fn body(self, body: &'static str) -> Self {
         Self { body: Bytes::from_static(body.as_bytes()), ..self }
     }
