@@ -12,13 +12,13 @@ use std::time::Duration;
 use oncegate::clock::Clock;
 use oncegate::operation::transition::Retention;
 use oncegate::operation::{OperationId, Scope, StateName};
-use oncegate::store::file::{FileStore, LineageError, LockError, OpenError, SchemaError};
+use oncegate::store::file::{Durability, FileStore, LineageError, LockError, OpenError, SchemaError, Settings};
 use oncegate::store::{Claimed, Store, StoreError, Written};
 use rusqlite::Connection;
 
-use crate::support::lives;
 use crate::support::operations::*;
 use crate::support::stores::{open_file, patient};
+use crate::support::{eventually, lives};
 
 /// Where the child process of `what_was_acknowledged_survives_a_kill` keeps its store.
 const CHILD: &str = "ONCEGATE_TEST_STORE";
@@ -326,6 +326,25 @@ async fn another_file_or_an_older_one_is_not_taken_for_the_last() {
     fs::copy(&first, &path).unwrap();
     fs::remove_file(&lock).unwrap();
     assert_eq!(open_file(&path).unwrap().read(kept.id).await.unwrap(), None, "the loss was accepted");
+}
+
+/// The lock learns from a checkpoint what no power loss takes from the file any more.
+#[tokio::test]
+async fn an_older_copy_is_noticed_where_a_power_loss_may_take_a_commit() {
+    let directory = tempfile::tempdir().unwrap();
+    let [path, copy, lock] = ["store.db", "copy.db", "store.db.lock"].map(|name| directory.path().join(name));
+    let settings = Settings { durability: Durability::Os, ..patient(Duration::from_secs(30)) };
+    let open = || FileStore::open(&path, settings, Clock::system(), &[]);
+    let store = open().unwrap();
+    fs::copy(&path, &copy).unwrap();
+    let begun = fs::read(&lock).unwrap();
+    let kept = put_settled(&store, "kept", KEPT_LONG).await;
+    eventually("a mark that has moved on", || (fs::read(&lock).unwrap() != begun).then_some(()));
+    drop(store);
+
+    assert_eq!(open().unwrap().read(kept.id).await.unwrap().unwrap().operation, kept);
+    fs::copy(&copy, &path).unwrap();
+    assert!(matches!(open(), Err(OpenError::Lineage(LineageError::Older(_)))));
 }
 
 /// A service manager starts the gateway again before a person has put the file back.

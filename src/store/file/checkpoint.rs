@@ -13,6 +13,7 @@ use std::time::Duration;
 use rusqlite::{Connection, ffi};
 
 use super::doubt::{Cause, Doubt};
+use super::lineage::Beside;
 
 const PAUSE: Duration = Duration::from_secs(1);
 /// Pages of a log that only ends if somebody moves its last page while nobody writes.
@@ -27,13 +28,14 @@ pub(super) struct Checkpointer {
 
 struct Log {
     is_long: AtomicBool,
+    mark: Arc<Beside>,
     doubt: Doubt,
 }
 
 impl Checkpointer {
-    pub(super) fn start(connection: Connection, doubt: Doubt) -> io::Result<Self> {
+    pub(super) fn start(connection: Connection, mark: Arc<Beside>, doubt: Doubt) -> io::Result<Self> {
         let (wake, woken) = sync_channel(1);
-        let log = Arc::new(Log { is_long: AtomicBool::new(false), doubt });
+        let log = Arc::new(Log { is_long: AtomicBool::new(false), mark, doubt });
         let shared = Arc::clone(&log);
         let name = thread::Builder::new().name("store-pages".into());
         let thread = name.spawn(move || shared.keep_short(&connection, &woken))?;
@@ -80,13 +82,26 @@ impl Log {
 
     /// Moves what can be moved without holding anybody up.
     fn shorten(&self, connection: &Connection) {
-        let pages = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(1));
-        match pages.map_err(Cause::of) {
-            Ok(pages) => self.is_long.store(pages > LONG, Ordering::Relaxed),
+        let committed = self.mark.committed();
+        match moved(connection).map_err(Cause::of) {
+            Ok((pages, is_all)) => {
+                self.is_long.store(pages > LONG, Ordering::Relaxed);
+                if is_all {
+                    self.mark.on_disk(committed);
+                }
+            }
             Err(Ok(cause)) => drop(self.doubt.raise(cause)),
             Err(Err(error)) => tracing::warn!(%error, "the pages of the store cannot be moved now"),
         }
     }
+}
+
+/// How many pages the log has, and whether all of them are in the file now.
+fn moved(connection: &Connection) -> rusqlite::Result<(i64, bool)> {
+    connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+        let (is_busy, pages, moved): (bool, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok((pages, !is_busy && moved == pages))
+    })
 }
 
 /// Moves the whole log into the file and empties it, where nobody else uses them.

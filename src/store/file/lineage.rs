@@ -2,13 +2,16 @@
 //!
 //! A file that was removed, replaced by another or put back from an old copy lacks calls that were acknowledged, and they
 //! would run again; so does one whose log was removed. So a generation is counted up in the file, at each start and once a
-//! second while it is written, and then in the lock beside it.
+//! second while it is written, and in the lock beside it once the disk has it: where not every commit is synced, that is
+//! after a checkpoint, and a power loss does not make the last file an older one.
 
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension};
@@ -71,10 +74,17 @@ pub(super) fn look_for_remains(lock: &Lock) -> Result<(), LineageError> {
 /// The count, as the thread that writes keeps it.
 pub(super) struct Lineage {
     mark: Mark,
-    lock: File,
+    beside: Arc<Beside>,
     counted: Timestamp,
-    /// Where a power loss may take a commit, the lock must not know of it.
-    stands: bool,
+    durability: Durability,
+}
+
+/// The mark in the lock, as all threads that may move it on see it.
+pub(super) struct Beside {
+    id: u64,
+    lock: File,
+    committed: AtomicU64,
+    written: AtomicU64,
 }
 
 impl Lineage {
@@ -94,9 +104,14 @@ impl Lineage {
             (Some(_), Some(held)) => held,
             (Some(_), None) => return Err(replaced(lock).into()),
         };
-        let unmarked = |source| LineageError::Unmarked { path: lock.path().to_owned(), source };
-        let file = lock.share().map_err(unmarked)?;
-        Ok(Self { mark, lock: file, counted: Timestamp(0), stands: durability == Durability::Os })
+        let (committed, written) = (AtomicU64::new(mark.generation), AtomicU64::new(mark.generation));
+        let lock = lock.share().map_err(|source| LineageError::Unmarked { path: lock.path().to_owned(), source })?;
+        let beside = Arc::new(Beside { id: mark.id, lock, committed, written });
+        Ok(Self { mark, beside, counted: Timestamp(0), durability })
+    }
+
+    pub(super) fn beside(&self) -> Arc<Beside> {
+        Arc::clone(&self.beside)
     }
 
     /// Counts up in the file, whatever the time is.
@@ -108,12 +123,12 @@ impl Lineage {
     /// Counts up in the lock, once the file has it for good.
     pub(super) fn begun(&self, lock: &Lock) -> Result<(), LineageError> {
         let unmarked = |source| LineageError::Unmarked { path: lock.path().to_owned(), source };
-        self.write_beside().and_then(|()| self.lock.sync_all()).map_err(unmarked)
+        self.beside.write(self.mark.generation).and_then(|()| self.beside.lock.sync_all()).map_err(unmarked)
     }
 
     /// Counts up in a transaction, if a second is over.
     pub(super) fn count(&mut self, connection: &Connection, now: Timestamp) -> rusqlite::Result<bool> {
-        if self.stands || now.since(self.counted) < EVERY {
+        if now.since(self.counted) < EVERY {
             return Ok(false);
         }
         write_within(connection, self.mark.next()).map(|()| true)
@@ -122,13 +137,31 @@ impl Lineage {
     /// After the commit of what was counted.
     pub(super) fn counted(&mut self, now: Timestamp) {
         (self.mark, self.counted) = (self.mark.next(), now);
-        if let Err(error) = self.write_beside() {
+        self.beside.committed.store(self.mark.generation, Ordering::Release);
+        if self.durability == Durability::Fsync {
+            self.beside.on_disk(self.mark.generation);
+        }
+    }
+}
+
+impl Beside {
+    /// What the next checkpoint brings to the disk, if it moves all.
+    pub(super) fn committed(&self) -> u64 {
+        self.committed.load(Ordering::Acquire)
+    }
+
+    /// Counts up in the lock: no power loss takes this generation from the file any more.
+    pub(super) fn on_disk(&self, generation: u64) {
+        if self.written.fetch_max(generation, Ordering::AcqRel) >= generation {
+            return;
+        }
+        if let Err(error) = self.write(generation) {
             tracing::warn!(%error, "the mark beside the store cannot be written");
         }
     }
 
-    fn write_beside(&self) -> io::Result<()> {
-        self.lock.write_all_at(self.mark.to_string().as_bytes(), 0)
+    fn write(&self, generation: u64) -> io::Result<()> {
+        self.lock.write_all_at(Mark { id: self.id, generation }.to_string().as_bytes(), 0)
     }
 }
 

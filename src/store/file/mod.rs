@@ -138,7 +138,7 @@ impl FileStore {
         let readers = Readers::start(lock.path(), settings, doubt.clone())?;
         let at_hand = schema::open_to_read(lock.path(), Settings { timeout: Duration::ZERO, ..settings })?;
         let pages = schema::open_durable(lock.path(), settings)?;
-        let pages = Checkpointer::start(pages, doubt.clone()).map_err(OpenError::Thread)?;
+        let pages = Checkpointer::start(pages, lineage.beside(), doubt.clone()).map_err(OpenError::Thread)?;
         let place = Place::of(lock.path()).map_err(OpenError::Place)?;
         let writer = Writer::start(connection, pages, (place, lineage), clock.clone()).map_err(OpenError::Thread)?;
         let (ended, at_hand) = (Ended::default(), Mutex::new(at_hand));

@@ -304,7 +304,8 @@ mod tests {
         schema::make_tables(&mut connection).unwrap();
         let lock = lock::take(&path).unwrap();
         let lineage = Lineage::of(&connection, &lock, settings.durability).unwrap();
-        let pages = Checkpointer::start(schema::open_durable(&path, settings).unwrap(), Doubt::default()).unwrap();
+        let pages = schema::open_durable(&path, settings).unwrap();
+        let pages = Checkpointer::start(pages, lineage.beside(), Doubt::default()).unwrap();
         let place = Place::of(&path).unwrap();
         (directory, Writer::start(connection, pages, (place, lineage), Clock::system()).unwrap())
     }
