@@ -26,10 +26,11 @@ const CHILD: &str = "ONCEGATE_TEST_STORE";
 #[tokio::test]
 async fn a_second_open_is_refused_until_the_first_is_over() {
     let directory = tempfile::tempdir().unwrap();
-    let (path, link) = (directory.path().join("store.db"), directory.path().join("link.db"));
+    let [path, link, twin] = ["store.db", "link.db", "twin.db"].map(|name| directory.path().join(name));
     let store = open_file(&path).unwrap();
     symlink(&path, &link).unwrap();
-    for path in [&path, &link] {
+    fs::hard_link(&path, &twin).unwrap();
+    for path in [&path, &link, &twin] {
         assert!(matches!(open_file(path), Err(OpenError::Lock(LockError::Taken(_)))));
     }
     let kept = put_settled(&store, "kept", KEPT_LONG).await;

@@ -13,7 +13,7 @@ const LONGEST_MARK: u64 = 256;
 /// Why the file is not ours.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    #[error("another process uses the store {}; one process at a time may", .0.display())]
+    #[error("another process uses the store {}, maybe by another name; one process at a time may", .0.display())]
     Taken(PathBuf),
     #[error("the store {} cannot be locked, and without a lock two processes could use it", path.display())]
     Unlockable { path: PathBuf, source: io::Error },
@@ -25,7 +25,10 @@ pub enum LockError {
 #[derive(Debug)]
 pub(super) struct Lock {
     path: PathBuf,
-    file: File,
+    beside: File,
+    /// A hard link and a bind mount have another lock beside them. Closing this takes SQLite's own locks from the process:
+    /// no connection may outlive it.
+    inode: Option<File>,
 }
 
 impl Lock {
@@ -37,27 +40,40 @@ impl Lock {
     /// What the last holder left in the lock.
     pub(super) fn read(&self) -> io::Result<String> {
         let mut text = String::new();
-        (&self.file).seek(SeekFrom::Start(0))?;
-        (&self.file).take(LONGEST_MARK).read_to_string(&mut text)?;
+        (&self.beside).seek(SeekFrom::Start(0))?;
+        (&self.beside).take(LONGEST_MARK).read_to_string(&mut text)?;
         Ok(text)
     }
 
     /// To write into it what the next holder shall read. It is held until all of these are closed.
     pub(super) fn share(&self) -> io::Result<File> {
-        self.file.try_clone()
+        self.beside.try_clone()
     }
 }
 
 /// Takes the lock beside the file, and makes its directory where that is missing.
 pub(super) fn take(path: &Path) -> Result<Lock, LockError> {
     let path = locate(path).map_err(|source| LockError::Unusable { path: path.to_owned(), source })?;
-    let file =
-        private_file(&beside(&path, ".lock")).map_err(|source| LockError::Unlockable { path: path.clone(), source })?;
-    match file.try_lock() {
-        Ok(()) => Ok(Lock { path, file }),
-        Err(TryLockError::WouldBlock) => Err(LockError::Taken(path)),
-        Err(TryLockError::Error(source)) => Err(LockError::Unlockable { path, source }),
-    }
+    let beside = private_file(&beside(&path, ".lock"));
+    let beside = beside.map_err(|source| LockError::Unlockable { path: path.clone(), source })?;
+    try_lock(&beside, &path)?;
+    Ok(Lock { path, beside, inode: None })
+}
+
+/// Makes the file where it is missing, and locks it itself, which SQLite's own locks have nothing to do with.
+pub(super) fn make(lock: &mut Lock) -> Result<(), LockError> {
+    let inode = private_file(&lock.path);
+    let inode = inode.map_err(|source| LockError::Unusable { path: lock.path.clone(), source })?;
+    try_lock(&inode, &lock.path)?;
+    lock.inode = Some(inode);
+    Ok(())
+}
+
+fn try_lock(file: &File, store: &Path) -> Result<(), LockError> {
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => LockError::Taken(store.to_owned()),
+        TryLockError::Error(source) => LockError::Unlockable { path: store.to_owned(), source },
+    })
 }
 
 /// The file's own name. Of a file that is not there yet that is `path`, unless it is a link to somewhere: then whoever
@@ -71,12 +87,6 @@ fn locate(path: &Path) -> io::Result<PathBuf> {
         }
         (found, _) => found,
     }
-}
-
-/// Makes the file where it is missing.
-pub(super) fn make(lock: &Lock) -> Result<(), LockError> {
-    let made = private_file(lock.path());
-    made.map(drop).map_err(|source| LockError::Unusable { path: lock.path().to_owned(), source })
 }
 
 /// SQLite gives its other files the mode of the first one.

@@ -2,8 +2,8 @@
 //!
 //! One thread writes: every step that waits while a commit runs goes into the next transaction, and no step is answered
 //! before the commit that holds it is on the disk. Reads have connections and threads of their own and see what was
-//! committed; only a receipt that was written or read lately is looked for on the thread of its caller. A lock file keeps
-//! every second process out, so whoever opened the file knows that the leases in it are over.
+//! committed; only a receipt that was written or read lately is looked for on the thread of its caller. A lock keeps every
+//! second process out, so whoever opened the file knows that the leases in it are over.
 
 mod checkpoint;
 mod doubt;
@@ -120,9 +120,9 @@ impl FileStore {
     /// Another process has the file, a newer version wrote it, it is no store, or the key that sealed last is not here.
     pub fn open(path: &Path, settings: Settings, clock: Clock, keys: &[SealingKey]) -> Result<Self, OpenError> {
         let entropy = Entropy::system().map_err(OpenError::Entropy)?;
-        let lock = lock::take(path)?;
+        let mut lock = lock::take(path)?;
         lineage::look_for_remains(&lock)?;
-        lock::make(&lock)?;
+        lock::make(&mut lock)?;
         look_through_log(lock.path(), settings.durability)?;
         let mut connection = schema::open_to_write(lock.path(), settings)?;
         let mut lineage = Lineage::of(&connection, &lock, settings.durability)?;
