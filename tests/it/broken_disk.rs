@@ -123,11 +123,18 @@ fn a_full_file_system_is_waited_for() {
     let full = std::fs::write(&filler, vec![0; 1 << 20]).unwrap_err();
     assert_eq!(full.raw_os_error(), Some(NO_SPACE));
 
-    // What the log has allocated may still take a few.
+    // What the log has allocated may still take a few, and more once its pages are in the file.
     let key = |number: usize| format!("k-{number}");
-    let fits = (0..1000).take_while(|number| gateway.charge(&key(*number)).send().status == 201).count();
-    gateway.charge(&key(fits)).send().expect_problem(503, "store-unavailable");
-    let told = eventually("a store that says so", || Some(gateway.store_readiness()).filter(|told| told.status == 503));
+    let mut fits = 0;
+    let (refused, told) = eventually("a store that says so", || {
+        let mut refused = gateway.charge(&key(fits)).send();
+        while refused.status == 201 {
+            fits += 1;
+            refused = gateway.charge(&key(fits)).send();
+        }
+        Some((refused, gateway.store_readiness())).filter(|(_, told)| told.status == 503)
+    });
+    refused.expect_problem(503, "store-unavailable");
     assert_eq!(told.json()["stage"], "ready");
     assert_eq!(upstream.seen().len(), fits + 1);
 
