@@ -52,7 +52,7 @@ if due ~= '' then
   add('ZADD', KEYS[5], due, id)
 end
 add('ZADD', KEYS[6], created, id)
-add('ZADD', KEYS[7], 'INCR', 1, scope)
+add('ZADD', KEYS[7], 'INCR', '1', scope)
 if failed then
   redis.call('DEL', KEYS[1], KEYS[3])
   redis.pcall('LSET', KEYS[4], -1, '')
@@ -62,6 +62,6 @@ if failed then
   return failed
 end
 if alike and till ~= '' then
-  block(alike, id, till)
+  stand(alike, id, till)
 end
 return write

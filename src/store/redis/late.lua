@@ -2,7 +2,7 @@
 -- Gives back the server's clock, in milliseconds, if it is past the last moment.
 local function passed(last)
   local time = redis.call('TIME')
-  local clock = time[1] * 1000 + math.floor(time[2] / 1000)
+  local clock = time[1] * 1000 + time[2] / 1000
   return clock > tonumber(last) and string.format('%.0f', clock)
 end
 

@@ -9,19 +9,18 @@ local write, expected, record, life, id, due, event, receipt, receipt_life, acti
   unpack(ARGV)
 local alike = KEYS[7]
 
-local stored = redis.call('GET', KEYS[1])
-if not stored then
-  return {write}
-end
-if string.sub(stored, 34, 49) == write then
+-- Not the whole record: Lua hashes every byte of a string that it is given.
+local head = redis.call('GETRANGE', KEYS[1], '0', '48')
+if string.sub(head, 34) == write then
   return write
 end
 local late = last ~= '' and passed(last)
 if late then
   return {write, 'late', late}
 end
-if string.sub(stored, 1, 33) ~= expected then
-  return {write, stored, redis.call('GET', KEYS[2])}
+if string.sub(head, 1, 33) ~= expected then
+  local stored = redis.call('GET', KEYS[1])
+  return stored and {write, stored, redis.call('GET', KEYS[2])} or {write}
 end
 
 -- A record without an end is that of an unfinished operation.
@@ -72,19 +71,17 @@ if life ~= '' then
   end
 end
 if was_open and life ~= '' then
-  local left = redis.pcall('ZADD', KEYS[6], 'INCR', -1, scope)
+  local left = redis.pcall('ZADD', KEYS[6], 'INCR', '-1', scope)
   if type(left) ~= 'table' and tonumber(left) <= 0 then
     redis.call('ZREM', KEYS[6], scope)
   end
 elseif not was_open and life == '' then
-  redis.pcall('ZADD', KEYS[6], 'INCR', 1, scope)
+  redis.pcall('ZADD', KEYS[6], 'INCR', '1', scope)
 end
 if due == '' then
   redis.pcall('ZREM', KEYS[5], id)
 end
-if alike and till ~= '' then
-  block(alike, id, till)
-elseif alike then
-  unblock(alike, id)
+if alike then
+  stand(alike, id, till)
 end
 return write

@@ -173,7 +173,7 @@ async fn a_step_is_one_command() {
     let running = applied(&store, sent(&store, &claim.operation)).await;
     let settle = settled(&store, &running, receipt("done"), KEPT_LONG);
     let inside =
-        [("get", 1), ("pttl", 1), ("set", 2), ("del", 1), ("rpush", 1), ("pexpire", 1), ("zadd", 2), ("zrem", 1)];
+        [("getrange", 1), ("pttl", 1), ("set", 2), ("del", 1), ("rpush", 1), ("pexpire", 1), ("zadd", 2), ("zrem", 1)];
     assert_eq!(self::spent(&server, store.write(&settle)).await, counts(&[&[("evalsha", 1)], &inside[..]].concat()));
     let replay = super::super::support::operations::claim(&store, "counted");
     assert_eq!(self::spent(&server, store.claim(&replay, None)).await, counts(&[("mget", 1)]), "it ended here");
