@@ -88,10 +88,11 @@ mod tests {
     #[test]
     fn what_is_renewed_by_hand_lasts() {
         let lasting = "Authorization Proxy-Authorization X-Forwarded-Authorization X-Api-Key Api-Key api_key ApiKey \
-            X-Goog-Api-Key X-Auth-Token X-Auth-Key X-Shopify-Access-Token X-Forwarded-Access-Token X-Amzn-Oidc-AccessToken \
-            X-Ms-Token-Aad-Id-Token X-Amz-Security-Token X-Vault-Token X-Gitlab-Token Private-Token Job-Token Circle-Token \
-            X-Client-Secret Cf-Access-Client-Secret X-Parse-Master-Key Aeg-Sas-Key X-JFrog-Art-Api \
-            X-Amz-Server-Side-Encryption-Customer-Key Ocp-Apim-Subscription-Key X-Db-Password";
+            X-Goog-Api-Key X-Auth-Token X-Auth-Key X-Shopify-Access-Token X-Forwarded-Access-Token \
+            X-Amzn-Oidc-AccessToken X-Ms-Token-Aad-Id-Token X-Amz-Security-Token X-Vault-Token X-Gitlab-Token \
+            Private-Token Job-Token Circle-Token X-Client-Secret Cf-Access-Client-Secret X-Parse-Master-Key \
+            Aeg-Sas-Key X-JFrog-Art-Api X-Amz-Server-Side-Encryption-Customer-Key Ocp-Apim-Subscription-Key \
+            X-Db-Password";
         assert!(lifetimes(lasting).iter().all(|it| *it == Some(Lifetime::Lasting)), "{:?}", lifetimes(lasting));
     }
 
