@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use crate::engine::problem::Problem;
 use crate::operation::{KeySource, OperationId};
 use crate::retry::decide::Stop;
-use crate::upstream::ReceivedBody;
+use crate::upstream::{ReceivedBody, Switched};
 
 /// The end of a call as its caller sees it.
 pub struct Answer {
@@ -36,6 +36,8 @@ pub enum Body {
     Live(mpsc::Receiver<Piece>),
     /// An unguarded answer, straight from the upstream.
     Passed(ReceivedBody),
+    /// Behind a 101: the stream that the upstream's connection has become.
+    Switched(Box<Switched>),
 }
 
 /// A part of a live answer. A channel that closes without [`Piece::End`], for whatever reason, was cut.

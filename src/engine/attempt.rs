@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body::Body;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
@@ -26,7 +27,7 @@ use crate::upstream::{
 pub(super) const ATTEMPT: HeaderName = HeaderName::from_static("oncegate-attempt");
 pub(super) const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
 
-/// Nobody here asks for another protocol, so an answer that switches to one is none.
+/// An answer that switches to a protocol which nobody asked for is none.
 pub(super) const UNASKED: &str = "the upstream switched to a protocol that nobody asked for";
 
 /// In the head of an answer without a body, or in its trailers.
@@ -34,6 +35,22 @@ const GRPC_STATUS: [&str; 2] = ["grpc-status", "oncegate-trailer-grpc-status"];
 
 /// Header lines that come to those of a request.
 type Lines = Vec<(HeaderName, HeaderValue)>;
+
+/// Its parts are for the moment at which they come.
+const EVENTS: &[u8] = b"text/event-stream";
+
+/// The same where nobody knows how long the body is.
+const RECORDS: [&[u8]; 6] = [
+    b"application/x-ndjson",
+    b"application/ndjson",
+    b"application/jsonl",
+    b"application/json-seq",
+    b"application/stream+json",
+    b"application/vnd.amazon.eventstream",
+];
+
+/// `no`: the upstream's word to proxies that would collect its answer.
+const BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// The request as every attempt of a run sends it.
 pub struct Outgoing {
@@ -232,7 +249,7 @@ impl Run<'_> {
         let AnswerBody::Unread(body) = body else {
             return Attempted { answer: Some(UpstreamAnswer { head, body }), ..attempted };
         };
-        let limit = if is_event_stream(&head.headers) { 0 } else { self.route.max_receipt };
+        let limit = (!is_stream(&head.headers, &body)).then_some(self.route.max_receipt);
         self.room = self.engine.shared.buffers.for_answer();
         match self.owner.holding(collect(body, limit, &mut head.headers, &mut self.room)).await {
             Ok(body) => {
@@ -336,23 +353,31 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|media| media.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// Events are for the moment: nobody waits for the end of such a stream.
-fn is_event_stream(headers: &HeaderMap) -> bool {
+/// Whether nobody should wait for the end of a body: of events, of records one after another, or with a wish not to be
+/// buffered that is meant for proxies like this one.
+fn is_stream(headers: &HeaderMap, body: &ReceivedBody) -> bool {
     let media = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    media.get(..17).is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"))
+    let media = media.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    if media.eq_ignore_ascii_case(EVENTS) {
+        return !body.is_end_stream();
+    }
+    let unbuffered = headers.get(BUFFERING).is_some_and(|wish| wish.as_bytes().eq_ignore_ascii_case(b"no"));
+    let goes_on = unbuffered || RECORDS.iter().any(|records| media.eq_ignore_ascii_case(records));
+    goes_on && body.size_hint().exact().is_none()
 }
 
+/// Reads up to `limit`; nothing of a stream, which has none.
 async fn collect(
     mut body: ReceivedBody,
-    limit: u64,
+    limit: Option<u64>,
     headers: &mut HeaderMap,
     room: &mut Held,
 ) -> Result<AnswerBody, Cut> {
+    let Some(limit) = limit else {
+        return Ok(AnswerBody::Long(Unfinished { read: Bytes::new(), rest: body }));
+    };
     let mut read: Vec<Bytes> = Vec::new();
     let mut length = 0;
-    if limit == 0 {
-        return Ok(AnswerBody::Long(Unfinished { read: Bytes::new(), rest: body }));
-    }
     while let Some(frame) = body.frame().await {
         let frame = match frame {
             Ok(frame) => frame,

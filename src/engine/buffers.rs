@@ -57,11 +57,16 @@ impl Held {
         self.bytes += if taken { more } else { 0 };
         taken
     }
+
+    /// Gives back all of it, to grow anew.
+    pub fn give_back(&mut self) {
+        self.room.free.fetch_add(std::mem::take(&mut self.bytes), Ordering::Relaxed);
+    }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.room.free.fetch_add(self.bytes, Ordering::Relaxed);
+        self.give_back();
     }
 }
 

@@ -3,12 +3,13 @@
 //! The upstream is read to its end whether or not the client is still there, and the client sees the end only after it
 //! is durable; until then what would show it is held back.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use crate::crash_point::{self, Point};
 use crate::engine::answer::{Answer, Body, Content, Execution, Marks, Piece};
@@ -16,17 +17,19 @@ use crate::engine::attempt::{Head, Unfinished};
 use crate::engine::buffers::Held;
 use crate::engine::claim::FirstCaller;
 use crate::engine::conclusion::Conclusion;
-use crate::engine::owner::Owner;
 use crate::engine::problem::{Code, Problem};
 use crate::engine::refusal;
 use crate::engine::run::Run;
 use crate::engine::settle::{Durable, Word};
 use crate::operation::transition::Verdict;
 use crate::operation::{Kept, Settled};
-use crate::upstream::keep_trailers;
+use crate::upstream::{BodyError, keep_trailers};
 
-/// Pieces that wait for a slow client.
+/// Pieces on their way to the client.
 const PIECES: usize = 16;
+
+/// Bytes of a piece for a client that is behind, and by how many it may be behind in any case.
+const LAG: usize = 64 * 1024;
 
 /// What has come of a live answer.
 struct Tape {
@@ -50,7 +53,10 @@ impl Tape {
             Some(kept) if self.length <= self.limit && self.room.grow(piece.len() as u64) => {
                 kept.extend_from_slice(piece);
             }
-            _ => self.kept = None,
+            _ => {
+                self.kept = None;
+                self.room.give_back();
+            }
         }
     }
 }
@@ -61,32 +67,77 @@ struct Listener {
     /// Bytes until the client sees the end by its `Content-Length`; without one only a last chunk tells, and no piece
     /// has to wait for the next.
     left: Option<u64>,
-    /// The piece with which the client would see it.
+    /// What the client was too slow for. In one piece: small ones would each keep the buffer that they were read into.
+    behind: BytesMut,
+    /// The piece with which the client would see the end.
     held: Option<Bytes>,
     /// Told with the end.
     trailers: Option<HeaderMap>,
 }
 
 impl Listener {
-    /// Passes a piece on, unless it is the last one. A client that is gone takes nothing from the call.
-    async fn hear(&mut self, owner: &mut Owner, piece: Bytes) {
+    /// Takes a piece for the client. One that is gone takes nothing from the call.
+    fn hear(&mut self, piece: Bytes) {
         if piece.is_empty() {
             return;
         }
         self.left = self.left.map(|left| left.saturating_sub(piece.len() as u64));
         if self.left == Some(0) {
             self.held = Some(piece);
-        } else if !self.sender.is_closed() {
-            owner.holding(self.sender.send(Piece::Data(piece))).await.unwrap_or_default();
-            crash_point::reached(Point::InLiveBody);
+            return;
+        }
+        match self.sender.try_reserve() {
+            Ok(place) if self.behind.is_empty() => tell_piece(place, piece),
+            Ok(_) | Err(TrySendError::Full(())) => self.behind.extend_from_slice(&piece),
+            Err(TrySendError::Closed(())) => {}
         }
     }
 
-    /// Lets the client see the end. A listener that is dropped instead leaves an answer that was cut.
-    async fn end(self) {
-        let last = self.held.map(Piece::Data).into_iter().chain(self.trailers.map(Piece::Trailers));
-        for piece in last.chain([Piece::End]) {
+    /// Hands on a part of what the client is behind, as soon as it takes it.
+    async fn catch_up(&mut self) {
+        match self.sender.reserve().await {
+            Ok(place) => tell_piece(place, self.behind.split_to(self.behind.len().min(LAG)).freeze()),
+            Err(_gone) => self.behind.clear(),
+        }
+    }
+
+    /// Tells the rest, and the end if it may be seen. Without it the answer was cut.
+    async fn end(mut self, clean: bool) {
+        while !self.behind.is_empty() {
+            self.catch_up().await;
+        }
+        let last = self.held.take().map(Piece::Data).into_iter().chain(self.trailers.take().map(Piece::Trailers));
+        for piece in last.chain([Piece::End]).filter(|_| clean) {
             self.sender.send(piece).await.unwrap_or_default();
+        }
+    }
+}
+
+fn tell_piece(place: mpsc::Permit<'_, Piece>, piece: Bytes) {
+    place.send(Piece::Data(piece));
+    crash_point::reached(Point::InLiveBody);
+}
+
+/// Reads to the end, and tells the client as it takes it. What can be kept whole never waits for its reader: who reads
+/// slowly must not cost the upstream its patience, and with it the receipt. Beyond that the upstream waits; who reads
+/// nothing at all is given up by the server.
+async fn relay(unfinished: Unfinished, tape: &mut Tape, listener: &mut Listener) -> Result<(), BodyError> {
+    let Unfinished { read, mut rest } = unfinished;
+    tape.add(&read);
+    listener.hear(read);
+    loop {
+        let frame = tokio::select! {
+            biased;
+            () = listener.catch_up(), if !listener.behind.is_empty() => continue,
+            frame = rest.frame(), if tape.kept.is_some() || listener.behind.len() < LAG => frame,
+        };
+        let Some(frame) = frame.transpose()? else { return Ok(()) };
+        match frame.into_data() {
+            Ok(piece) => {
+                tape.add(&piece);
+                listener.hear(piece);
+            }
+            Err(frame) => listener.trailers = frame.into_trailers().ok(),
         }
     }
 }
@@ -116,9 +167,7 @@ impl Run<'_> {
         let settled = Settled { after_doubt, ..self.settled(status, tape.length, digest, kept) };
         let word = self.word(Word::Settle { verdict, settled, receipt: receipt.clone() });
         let durable = self.make_durable(&word).await;
-        if whole && matches!(durable, Durable::Yes) {
-            self.engine.shared.tasks.spawn(listener.end());
-        }
+        self.engine.shared.tasks.spawn(listener.end(whole && matches!(durable, Durable::Yes)));
         match (durable, receipt) {
             (Durable::Yes, Some(receipt)) => Conclusion::Receipt { receipt, marks },
             (Durable::Yes, None) => Conclusion::Problem { problem: refusal::unavailable(&self.owner.operation), marks },
@@ -142,32 +191,18 @@ impl Run<'_> {
         let mut listener = tell(caller, status, headers, &unfinished, marks.clone());
         let mut tape = Tape::new(0, self.engine.shared.buffers.for_answer());
         let whole = self.record(unfinished, &mut tape, &mut listener).await;
-        if whole {
-            self.engine.shared.tasks.spawn(listener.end());
-        }
+        self.engine.shared.tasks.spawn(listener.end(whole));
         let detail = format!("The service answered {status} at a length that goes to one caller only.");
         Conclusion::Problem { problem: Problem::new(Code::UpstreamFailed, detail), marks }
     }
 
     /// Reads to the end; false if the upstream cut it.
     async fn record(&mut self, unfinished: Unfinished, tape: &mut Tape, listener: &mut Listener) -> bool {
-        let Unfinished { read, mut rest } = unfinished;
-        tape.add(&read);
-        listener.hear(&mut self.owner, read).await;
-        while let Some(frame) = self.owner.holding(rest.frame()).await {
-            match frame.map(http_body::Frame::into_data) {
-                Ok(Ok(piece)) => {
-                    tape.add(&piece);
-                    listener.hear(&mut self.owner, piece).await;
-                }
-                Ok(Err(frame)) => listener.trailers = frame.into_trailers().ok(),
-                Err(error) => {
-                    tracing::warn!(operation = %self.owner.operation.id, %error, "live answer cut");
-                    return false;
-                }
-            }
+        let ended = self.owner.holding(relay(unfinished, tape, listener)).await;
+        if let Err(error) = &ended {
+            tracing::warn!(operation = %self.owner.operation.id, %error, "live answer cut");
         }
-        true
+        ended.is_ok()
     }
 }
 
@@ -182,5 +217,5 @@ fn tell(
     let left = unfinished.rest.size_hint().exact().map(|rest| rest + unfinished.read.len() as u64);
     let content = Content::Upstream { status, headers, body: Body::Live(receiver) };
     caller.answer(|| Answer { content, marks });
-    Listener { sender, left, held: None, trailers: None }
+    Listener { sender, left, behind: BytesMut::new(), held: None, trailers: None }
 }

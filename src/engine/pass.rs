@@ -1,10 +1,12 @@
 //! Calls that nobody records: reads, and writes that their route lets through. They stream both ways, and they are
 //! retried by the same rules, as far as their body allows.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
+use http::header::{CONTENT_LENGTH, UPGRADE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::clock::millis;
@@ -18,7 +20,9 @@ use crate::operation::admission::Repeat;
 use crate::operation::outcome::{Outcome, Silence, classify};
 use crate::retry::decide::{self, Decision, Ending, Situation, Stop, decide};
 use crate::retry::retry_after;
-use crate::upstream::{ReceivedBody, SendBody, SendError};
+use crate::upstream::{
+    ConnectError, Connection, ReceivedBody, Reply, SendBody, SendError, Switched, set_upgrade, switches_as_asked,
+};
 
 /// A request that goes through without a record.
 pub struct Passage {
@@ -26,6 +30,7 @@ pub struct Passage {
     pub method: Method,
     /// Path and query as they go upstream.
     pub target: String,
+    /// With an `Upgrade` where the caller would rather go on in another protocol.
     pub headers: HeaderMap,
     pub body: SendBody,
     /// The key that goes along, if there is one.
@@ -52,6 +57,13 @@ struct Passed {
     failure: String,
 }
 
+/// How an attempt ends.
+enum Tried {
+    Passed(Passed),
+    /// The upstream goes on in another protocol.
+    Switched(HeaderMap, Box<Switched>),
+}
+
 impl Engine {
     /// Sends a request through. Dropping the future closes the upstream's connection.
     pub(super) async fn pass(&self, mut passage: Passage) -> Answer {
@@ -62,7 +74,10 @@ impl Engine {
         let Some(mut progress) = prepare(&mut passage) else { return unsendable(&passage) };
         loop {
             progress.tries = progress.tries.next_try();
-            let passed = attempt(lane, &passage, &progress).await;
+            let passed = match attempt(lane, &passage, &progress).await {
+                Tried::Passed(passed) => passed,
+                Tried::Switched(headers, stream) => return switched(&passage, &progress, headers, stream),
+            };
             match self.decide_passage(&passage, &progress, &passed) {
                 Decision::Retry { wait, ended, new_connection, run } => {
                     progress.may_have_run |= ended.may_have_run;
@@ -98,13 +113,15 @@ impl Engine {
     }
 }
 
-/// A with-key upstream that gets no key is an unsafe one.
+/// A with-key upstream that gets no key is an unsafe one. A switch that was begun is not begun anew, for nobody knows what
+/// the first one opened.
 fn prepare(passage: &mut Passage) -> Option<Progress> {
     let route = passage.route.clone();
     let own = route_lines(&passage.headers, &route, passage.key.as_deref())?;
     insert(&mut passage.headers, own);
     let key_header = route.key.header_upstream();
     let repeat = match route.repeat_for(&passage.method) {
+        _ if passage.headers.contains_key(UPGRADE) => Repeat::Unsafe,
         Repeat::WithKey if !passage.headers.contains_key(key_header) => Repeat::Unsafe,
         repeat => repeat,
     };
@@ -112,34 +129,74 @@ fn prepare(passage: &mut Passage) -> Option<Progress> {
     Some(Progress { uri, repeat, tries: decide::Run::default(), may_have_run: false, new_connection: false })
 }
 
-async fn attempt(lane: &Lane, passage: &Passage, progress: &Progress) -> Passed {
-    let checkout = lane.client.checkout(freshness(progress.repeat, progress.new_connection));
-    let connection = match timeout_at(passage.deadline, checkout).await {
+async fn attempt(lane: &Lane, passage: &Passage, progress: &Progress) -> Tried {
+    let connection = match timeout_at(passage.deadline, checkout(lane, passage, progress)).await {
         Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => return Passed::not_sent(Cause::Connect, false, error),
-        Err(_elapsed) => return Passed::not_sent(Cause::Deadline, false, "the deadline was over"),
+        Ok(Err(error)) => return Tried::Passed(Passed::not_sent(Cause::Connect, false, error)),
+        Err(_elapsed) => return Tried::Passed(Passed::not_sent(Cause::Deadline, false, "the deadline was over")),
     };
     let reused = connection.reused();
-    let until = passage.deadline.min(Instant::now() + passage.route.retry.attempt_timeout);
     lane.counters.attempts.add();
-    match timeout_at(until, connection.send(request(passage, progress))).await {
-        Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            Passed::bare(Outcome::BadHead, UNASKED)
-        }
-        Ok(Ok(response)) => {
-            let (head, body) = response.into_parts();
-            let headers = from_upstream(head.headers);
-            let outcome = Outcome::Answer { status: meant_status(head.status, &headers) };
-            let answer = Some((head.status, headers, body));
-            Passed { outcome, answer, failure: String::new() }
-        }
-        Ok(Err(error @ SendError::NotSent { .. })) => Passed::not_sent(Cause::Connect, reused, error),
-        Ok(Err(error @ SendError::ShutOut { .. })) => Passed::not_sent(Cause::Connect, false, error),
-        Ok(Err(error @ SendError::Refused { .. })) => Passed::bare(Outcome::TurnedAway, error),
-        Ok(Err(error @ SendError::MaybeSent { .. })) => Passed::bare(Outcome::Silent(Silence::Closed), error),
-        Ok(Err(error @ SendError::BadHead { .. })) => Passed::bare(Outcome::BadHead, error),
-        Err(_elapsed) => Passed::bare(Outcome::Silent(Silence::Timeout), "no answer within the attempt timeout"),
+    Tried::Passed(match headed(passage, exchange(connection, passage, progress)).await {
+        Some(Ok(Reply::Switched(response))) => return switch(passage, response),
+        Some(Ok(Reply::Answer(response))) => Passed::answered(response),
+        Some(Err(error @ SendError::NotSent { .. })) => Passed::not_sent(Cause::Connect, reused, error),
+        Some(Err(error @ SendError::ShutOut { .. })) => Passed::not_sent(Cause::Connect, false, error),
+        Some(Err(error @ SendError::Refused { .. })) => Passed::bare(Outcome::TurnedAway, error),
+        Some(Err(error @ SendError::MaybeSent { .. })) => Passed::bare(Outcome::Silent(Silence::Closed), error),
+        Some(Err(error @ SendError::BadHead { .. })) => Passed::bare(Outcome::BadHead, error),
+        None => Passed::bare(Outcome::Silent(Silence::Timeout), "no answer within the attempt timeout"),
+    })
+}
+
+async fn checkout(lane: &Lane, passage: &Passage, progress: &Progress) -> Result<Connection, ConnectError> {
+    if passage.headers.contains_key(UPGRADE) {
+        return lane.client.checkout_to_switch().await;
     }
+    lane.client.checkout(freshness(progress.repeat, progress.new_connection)).await
+}
+
+/// Waits for the head of the answer, as long as an attempt may take. An upload takes its own time, and each of its pieces
+/// that goes out puts the end off: how long a piece may take is bounded on its way in.
+async fn headed<T>(passage: &Passage, sending: impl Future<Output = T>) -> Option<T> {
+    let start = Instant::now();
+    let patience = passage.deadline.saturating_duration_since(start).min(passage.route.retry.attempt_timeout);
+    let (mut until, mut sending) = (start + patience, pin!(sending));
+    loop {
+        if let Ok(answer) = timeout_at(until, &mut sending).await {
+            return Some(answer);
+        }
+        let put_off = passage.body.taken_at().map(|taken| taken + patience);
+        until = put_off.filter(|later| *later > until)?;
+    }
+}
+
+async fn exchange(connection: Connection, passage: &Passage, progress: &Progress) -> Result<Reply, SendError> {
+    let request = request(passage, progress);
+    if passage.headers.contains_key(UPGRADE) {
+        return connection.switch(request).await;
+    }
+    connection.send(request).await.map(Reply::Answer)
+}
+
+/// A 101 must keep to what was asked for; its head is all that HTTP has to say on the connection.
+fn switch(passage: &Passage, response: Response<Switched>) -> Tried {
+    let (head, stream) = response.into_parts();
+    let protocol = head.headers.get(UPGRADE).cloned();
+    let as_asked = passage.headers.get(UPGRADE).is_some_and(|asked| switches_as_asked(&head.headers, asked));
+    let Some(protocol) = protocol.filter(|_| as_asked) else {
+        return Tried::Passed(Passed::bare(Outcome::BadHead, UNASKED));
+    };
+    let mut headers = from_upstream(head.headers);
+    headers.remove(CONTENT_LENGTH);
+    set_upgrade(&mut headers, protocol);
+    Tried::Switched(headers, Box::new(stream))
+}
+
+fn switched(passage: &Passage, progress: &Progress, headers: HeaderMap, stream: Box<Switched>) -> Answer {
+    let status = StatusCode::SWITCHING_PROTOCOLS;
+    let content = Content::Upstream { status, headers, body: Body::Switched(stream) };
+    Answer { content, marks: marks(passage, progress, None, Execution::Executed) }
 }
 
 fn request(passage: &Passage, progress: &Progress) -> Request<SendBody> {
@@ -154,6 +211,17 @@ fn request(passage: &Passage, progress: &Progress) -> Request<SendBody> {
 }
 
 impl Passed {
+    fn answered(response: Response<ReceivedBody>) -> Self {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Self::bare(Outcome::BadHead, UNASKED);
+        }
+        let (head, body) = response.into_parts();
+        let headers = from_upstream(head.headers);
+        let outcome = Outcome::Answer { status: meant_status(head.status, &headers) };
+        let answer = Some((head.status, headers, body));
+        Self { outcome, answer, failure: String::new() }
+    }
+
     fn not_sent(cause: Cause, reused_connection: bool, failure: impl ToString) -> Self {
         Self::bare(Outcome::NotSent { cause, reused_connection }, failure)
     }
@@ -169,18 +237,21 @@ fn finish(passage: &Passage, progress: &Progress, passed: Passed, (ending, stop)
         Some(ended) if ended.may_have_run => Execution::Unknown,
         Some(_) => Execution::NotExecuted,
     };
-    let marks = Marks {
+    let content = match passed.answer {
+        Some((status, headers, body)) => Content::Upstream { status, headers, body: Body::Passed(body) },
+        None => Content::Problem(problem(passage, &passed, execution)),
+    };
+    Answer { content, marks: marks(passage, progress, stop, execution) }
+}
+
+fn marks(passage: &Passage, progress: &Progress, stop: Option<Stop>, execution: Execution) -> Marks {
+    Marks {
         attempts: progress.tries.tries,
         stop,
         unguarded: passage.unguarded,
         execution: passage.unguarded.map(|_| execution),
         ..Marks::default()
-    };
-    let content = match passed.answer {
-        Some((status, headers, body)) => Content::Upstream { status, headers, body: Body::Passed(body) },
-        None => Content::Problem(problem(passage, &passed, execution)),
-    };
-    Answer { content, marks }
+    }
 }
 
 fn problem(passage: &Passage, passed: &Passed, execution: Execution) -> Problem {

@@ -286,7 +286,8 @@ mod tests {
     async fn ask_from(peer: &str, store: TestStore, request: http::request::Builder) -> (u16, Value) {
         let state = AdminState { store: Arc::new(store), store_kind: "memory", status: Arc::new(Status::new()) };
         let (head, ()) = request.body(()).unwrap().into_parts();
-        let peer = Peer { address: peer.parse().unwrap(), transport: Transport::Plain, ambiguity: None };
+        let transport = Transport::Plain;
+        let peer = Peer { address: peer.parse().unwrap(), transport, presence: None, ambiguity: None };
         let response = state.answer(&head, &peer).await;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::engine::answer::{self, Piece};
 use crate::engine::buffers::{Buffers, Held};
 use crate::engine::problem::{Code, Problem};
-use crate::upstream::may_be_trailer;
+use crate::upstream::{Switched, may_be_trailer};
 
 /// Any error of a streaming body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -248,6 +248,8 @@ pub enum ResponseBody {
     Live(mpsc::Receiver<Piece>),
     /// An upstream's answer that nobody keeps, as it comes.
     Stream(UnsyncBoxBody<Bytes, BoxError>),
+    /// None: behind its head, a 101, the connection is joined with this one.
+    Switched(Box<Switched>),
     /// About to break the connection.
     Broken(BoxError),
 }
@@ -269,6 +271,17 @@ impl ResponseBody {
             other => other,
         }
     }
+
+    /// The upstream's side of a connection that leaves HTTP.
+    pub fn take_switched(&mut self) -> Option<Box<Switched>> {
+        match std::mem::replace(self, Self::Empty) {
+            Self::Switched(stream) => Some(stream),
+            body => {
+                *self = body;
+                None
+            }
+        }
+    }
 }
 
 impl From<answer::Body> for ResponseBody {
@@ -277,6 +290,7 @@ impl From<answer::Body> for ResponseBody {
             answer::Body::Whole(bytes) => bytes.into(),
             answer::Body::Live(pieces) => Self::Live(pieces),
             answer::Body::Passed(body) => Self::stream(body),
+            answer::Body::Switched(stream) => Self::Switched(stream),
         }
     }
 }
@@ -323,12 +337,12 @@ impl Body for ResponseBody {
                 *self = Self::Trailers(trailers);
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
             }
-            Self::Empty | Self::Whole(_) | Self::Trailers(_) | Self::Broken(_) => {
+            Self::Empty | Self::Whole(_) | Self::Trailers(_) | Self::Broken(_) | Self::Switched(_) => {
                 return Poll::Ready(match std::mem::replace(&mut *self, Self::Empty) {
                     Self::Whole(bytes) => Some(Ok(Frame::data(bytes))),
                     Self::Trailers(trailers) => Some(Ok(Frame::trailers(trailers))),
                     Self::Broken(error) => Some(Err(error)),
-                    Self::Empty | Self::Trailed(..) | Self::Live(_) | Self::Stream(_) => None,
+                    Self::Empty | Self::Trailed(..) | Self::Live(_) | Self::Stream(_) | Self::Switched(_) => None,
                 });
             }
         };
@@ -337,7 +351,7 @@ impl Body for ResponseBody {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Empty => true,
+            Self::Empty | Self::Switched(_) => true,
             Self::Whole(_) | Self::Trailed(..) | Self::Trailers(_) | Self::Live(_) | Self::Broken(_) => false,
             Self::Stream(body) => body.is_end_stream(),
         }
@@ -345,7 +359,7 @@ impl Body for ResponseBody {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Empty => SizeHint::with_exact(0),
+            Self::Empty | Self::Switched(_) => SizeHint::with_exact(0),
             Self::Whole(bytes) | Self::Trailed(bytes, _) => SizeHint::with_exact(bytes.len() as u64),
             Self::Trailers(_) | Self::Live(_) | Self::Broken(_) => SizeHint::default(),
             Self::Stream(body) => body.size_hint(),

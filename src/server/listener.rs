@@ -7,15 +7,16 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener as Socket};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::http1::{self, Parts};
 use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::{Domain, Protocol, Type};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -30,6 +31,8 @@ use crate::server::body::ResponseBody;
 use crate::server::framing::{Ambiguity, Verdict};
 use crate::server::handshake::{Certificates, Greeted, greet, spoke_plainly};
 use crate::server::http2::{self, is_prior_knowledge};
+use crate::server::presence::Presence;
+use crate::server::tunnel::Exit;
 use crate::server::wire::Wire;
 
 /// Connections that the kernel keeps for us while we are busy.
@@ -71,10 +74,12 @@ impl From<&config::Server> for Limits {
 }
 
 /// Who is at the other end, and whether the request came in a form that can be trusted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Peer {
     pub address: SocketAddr,
     pub transport: Transport,
+    /// Where to say that an answer ends with its caller; HTTP/2 tells of those who leave by itself.
+    pub presence: Option<Presence>,
     /// Set if the head could be read in more than one way; it must not be answered with anything but 400.
     pub ambiguity: Option<Ambiguity>,
 }
@@ -247,7 +252,7 @@ impl Connection {
         let opening = timeout(self.limits.header_timeout, is_prior_knowledge(&stream));
         match self.stop.run_until_cancelled(opening).await {
             Some(Ok(Ok(true))) => Box::pin(self.http2(stream, Transport::Plain, service)).await,
-            Some(Ok(Ok(false))) => self.http1(stream, Transport::Plain, service).await,
+            Some(Ok(Ok(false))) => self.http1(stream, Transport::Plain, service, |socket| socket).await,
             Some(Ok(Err(_)) | Err(_)) | None => Ok(()),
         }
     }
@@ -261,8 +266,12 @@ impl Connection {
         let greeting = timeout(self.limits.header_timeout, greet(stream, certificates));
         match self.stop.run_until_cancelled(greeting).await {
             Some(Ok(Ok(Greeted::Http2(stream, transport)))) => self.http2(stream, transport, service).await,
-            Some(Ok(Ok(Greeted::Http1(stream, transport)))) => self.http1(stream, transport, service).await,
-            Some(Ok(Ok(Greeted::Plain(stream)))) => self.http1(stream, Transport::Plain, spoke_plainly).await,
+            Some(Ok(Ok(Greeted::Http1(stream, transport)))) => {
+                self.http1(stream, transport, service, |stream| stream.get_ref().0).await
+            }
+            Some(Ok(Ok(Greeted::Plain(stream)))) => {
+                self.http1(stream, Transport::Plain, spoke_plainly, |socket| socket).await
+            }
             Some(Ok(Err((error, stream)))) => {
                 tracing::debug!(peer = %self.address, %error, "a TLS handshake failed");
                 self.part(stream).await;
@@ -280,27 +289,54 @@ impl Connection {
         }
     }
 
-    async fn http1<IO, S, F>(self, stream: IO, transport: Transport, service: S) -> hyper::Result<()>
+    async fn http1<IO, S, F>(
+        self,
+        stream: IO,
+        transport: Transport,
+        service: S,
+        socket: impl FnOnce(&IO) -> &TcpStream,
+    ) -> hyper::Result<()>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
         S: Fn(Request<Incoming>, Peer) -> F,
         F: Future<Output = Response<ResponseBody>>,
     {
         let (address, verdict, heads) = (self.address, Arc::new(Verdict::default()), AtomicU64::new(0));
+        let (exit, ends_by_closing) = (Exit::default(), AtomicBool::new(false));
         let wire = Wire::new(stream, Arc::clone(&verdict), self.limits.write_idle, self.stop.clone());
-        let service = service_fn(move |request| {
+        let presence = wire.presence();
+        let service = service_fn(|request: Request<Incoming>| {
             let head = heads.fetch_add(1, Ordering::Relaxed) + 1;
-            let answer = service(request, Peer { address, transport, ambiguity: verdict.on(head) });
-            async move { Ok::<_, Infallible>(answer.await) }
+            presence.ends_with_caller(false);
+            ends_by_closing.store(request.version() == Version::HTTP_10, Ordering::Relaxed);
+            let leaves = request.extensions().get::<OnUpgrade>().is_some();
+            let peer = Peer { address, transport, presence: Some(presence.clone()), ambiguity: verdict.on(head) };
+            let (answer, exit) = (service(request, peer), &exit);
+            async move {
+                let mut answer = answer.await;
+                if leaves {
+                    exit.open(answer.body_mut().take_switched());
+                }
+                Ok::<_, Infallible>(answer)
+            }
         });
-        let mut connection = pin!(http(&self.limits).serve_connection(TokioIo::new(wire), service));
-        match self.stop.run_until_cancelled(connection.as_mut()).await {
+        let mut connection = http(&self.limits).serve_connection(TokioIo::new(wire), service);
+        let end = match self.stop.run_until_cancelled(&mut connection).await {
             Some(end) => end,
             None => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+                Pin::new(&mut connection).graceful_shutdown();
+                (&mut connection).await
             }
+        };
+        let Parts { io, read_buf, .. } = connection.into_parts();
+        match &end {
+            Ok(()) => exit.leave(io.into_inner(), &read_buf).await,
+            Err(error) if error.is_user() && ends_by_closing.into_inner() => {
+                reset(socket(&io.into_inner().into_parts().0))
+            }
+            Err(_) => {}
         }
+        end
     }
 
     async fn http2<IO, S, F>(self, stream: IO, transport: Transport, service: S) -> hyper::Result<()>
@@ -312,7 +348,19 @@ impl Connection {
         let address = self.address;
         let wire = Wire::of_http2(stream, self.limits.write_idle, self.stop.clone());
         let connection = http2::Connection { limits: self.limits, stop: self.stop, tasks: self.tasks, cut: self.cut };
-        connection.serve(wire, move |request| service(request, Peer { address, transport, ambiguity: None })).await
+        connection
+            .serve(wire, move |request| {
+                let peer = Peer { address, transport, presence: None, ambiguity: None };
+                service(request, peer)
+            })
+            .await
+    }
+}
+
+/// Where only the end of the connection ends an answer, one that broke off must not look whole.
+fn reset(socket: &TcpStream) {
+    if let Err(error) = socket.set_zero_linger() {
+        tracing::debug!(%error, "an answer that broke off may look whole to its client");
     }
 }
 

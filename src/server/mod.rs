@@ -18,9 +18,11 @@ pub mod lookup;
 pub mod moment;
 pub mod pages;
 pub mod passing;
+mod presence;
 pub mod proxy;
 pub mod respond;
 #[cfg(test)]
 mod test_store;
+pub mod tunnel;
 pub mod view;
 pub mod wire;

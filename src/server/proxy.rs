@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{HOST, MAX_FORWARDS, VIA};
+use http::header::{HOST, MAX_FORWARDS, UPGRADE, VIA};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use http_body::Body;
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -27,8 +27,9 @@ use crate::server::door::{Door, Instance, lenient_reading};
 use crate::server::listener::Peer;
 use crate::server::lookup::{self, KeyQuestion, NoQuestion, Question};
 use crate::server::passing::Passing;
+use crate::server::presence::Presence;
 use crate::server::{pages, respond};
-use crate::upstream::{Hop, SendBody, drop_ours, forwarded, remove_hop_by_hop};
+use crate::upstream::{Hop, SendBody, asked_protocols, drop_ours, forwarded, remove_hop_by_hop, set_upgrade};
 
 /// Paths under which the gateway speaks for itself.
 const OWN_PATHS: &str = "/.oncegate/";
@@ -41,6 +42,12 @@ pub struct Proxy {
     door: Door,
     instance: Instance,
     callers: CallerRule,
+}
+
+/// Who asks, and whether he is still there.
+struct Caller {
+    scope: Scope,
+    presence: Option<Presence>,
 }
 
 impl Proxy {
@@ -77,12 +84,16 @@ impl Proxy {
         };
         self.prepare(&mut head, &peer);
         self.engine.count(&route);
+        let caller = Caller { scope, presence: peer.presence };
         match (route.effect_for(&head.method), route.key.mode) {
-            (Effect::Read, _) => Box::pin(self.pass(route, head, body, (None, scope))).await,
-            (Effect::Write, KeyMode::Off) => {
-                Box::pin(self.pass(route, head, body, (Some(Unguarded::Off), scope))).await
+            (Effect::Read, _) => Box::pin(self.pass(route, head, body, caller, None)).await,
+            (Effect::Write, KeyMode::Off) => Box::pin(self.pass(route, head, body, caller, Some(Unguarded::Off))).await,
+            (Effect::Write, KeyMode::Stamp | KeyMode::Required) if head.headers.contains_key(UPGRADE) => {
+                refuse_unsent(no_upgrade(&route))
             }
-            (Effect::Write, KeyMode::Stamp | KeyMode::Required) => Box::pin(self.guard(route, head, body, scope)).await,
+            (Effect::Write, KeyMode::Stamp | KeyMode::Required) => {
+                Box::pin(self.guard(route, head, body, caller)).await
+            }
         }
     }
 
@@ -129,9 +140,13 @@ impl Proxy {
         }
     }
 
-    /// What belonged to the hop behind us goes, then comes what we say about it.
+    /// What belonged to the hop behind us goes, then comes what we say about it. A wish for another protocol stays.
     fn prepare(&self, head: &mut Parts, peer: &Peer) {
+        let asked = asked_protocols(&head.headers).filter(|_| head.version == Version::HTTP_11);
         remove_hop_by_hop(&mut head.headers);
+        if let Some(protocols) = asked {
+            set_upgrade(&mut head.headers, protocols);
+        }
         drop_ours(&mut head.headers);
         let host = head.headers.get(HOST).cloned();
         let (ip, scheme) = (peer.address.ip(), peer.transport.scheme());
@@ -146,12 +161,16 @@ impl Proxy {
         route: Arc<Route>,
         mut head: Parts,
         body: B,
-        (unguarded, scope): (Option<Unguarded>, Scope),
+        caller: Caller,
+        unguarded: Option<Unguarded>,
     ) -> Response<ResponseBody>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BoxError>,
     {
+        if let Some(presence) = caller.presence {
+            presence.ends_with_caller(true);
+        }
         let limit = if unguarded == Some(Unguarded::BodySize) { u64::MAX } else { route.max_body };
         let body = match Passing::new(body, limit, self.engine.shared().config.server.body_idle_timeout) {
             Ok(body) => body,
@@ -162,7 +181,7 @@ impl Proxy {
             target: upstream_target(&route, &target(&head)),
             deadline: run_deadline(&route, &head.headers),
             body: SendBody::streaming(body),
-            key: passing_key(&route, &scope, &mut head.headers),
+            key: passing_key(&route, &caller.scope, &mut head.headers),
             method: head.method.clone(),
             headers: head.headers,
             unguarded,
@@ -175,23 +194,22 @@ impl Proxy {
         }
     }
 
-    async fn guard(&self, route: Arc<Route>, head: Parts, body: Incoming, scope: Scope) -> Response<ResponseBody> {
-        let deadline = run_deadline(&route, &head.headers);
+    async fn guard(&self, route: Arc<Route>, head: Parts, body: Incoming, caller: Caller) -> Response<ResponseBody> {
         let idle = self.engine.shared().config.server.body_idle_timeout;
         let limits = BodyLimits { size: route.max_body, idle, buffers: self.engine.shared().buffers.clone() };
         let buffered = match read_or_leave(body, &limits).await {
             Ok(Reading::Whole(buffered)) => buffered,
             Ok(Reading::Longer(longer)) if route.on_large_body == OnLargeBody::PassUnguarded => {
-                return Box::pin(self.pass(route, head, longer, (Some(Unguarded::BodySize), scope))).await;
+                return Box::pin(self.pass(route, head, longer, caller, Some(Unguarded::BodySize))).await;
             }
             Ok(Reading::Longer(_)) => return refuse_body(BodyError::TooLarge { limit: limits.size }),
             Err(error) => return refuse_body(error),
         };
-        let method = head.method.clone();
+        let (method, deadline) = (head.method.clone(), run_deadline(&route, &head.headers));
         let call = Call {
             target: target(&head),
             route,
-            scope,
+            scope: caller.scope,
             method: head.method,
             headers: head.headers.into(),
             body: buffered.bytes,
@@ -230,11 +248,25 @@ fn no_route(head: &Parts) -> Problem {
     Problem::new(Code::NoRoute, format!("No route of gateway.toml matches {} {}.", head.method, head.uri.path()))
 }
 
+/// What goes over such a connection has no key and no receipt.
+fn no_upgrade(route: &Route) -> Problem {
+    let detail = format!(
+        "Route `{}` guards this call, and nothing can guard what follows an Upgrade; ask without it, or say mode = \"off\" \
+        in [routes.key] for a route of its own.",
+        route.name
+    );
+    Problem::new(Code::InvalidRequest, detail).with_status(501)
+}
+
 fn refuse(problem: Problem) -> Response<ResponseBody> {
     respond::problem(problem, &Marks::default())
 }
 
 fn refuse_body(error: BodyError) -> Response<ResponseBody> {
+    refuse_unsent(error.into())
+}
+
+fn refuse_unsent(problem: Problem) -> Response<ResponseBody> {
     let marks = Marks { execution: Some(Execution::NotExecuted), ..Marks::default() };
-    respond::problem(error.into(), &marks)
+    respond::problem(problem, &marks)
 }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::server::bare;
 use crate::server::framing::{Framing, Malformed, Verdict};
+use crate::server::presence::{Lookout, Presence};
 
 /// How long a client may go on sending after our last byte. A socket that is closed with unread bytes is reset, and the
 /// reset would take the answer (a 413, say) out of the client's hands.
@@ -27,6 +28,7 @@ pub struct Wire<S> {
     malformed: Option<Malformed>,
     /// What goes out in place of a refusal of hyper's own.
     refusal: Bytes,
+    lookout: Lookout,
     /// How long the client may leave its receive buffer full.
     write_idle: Duration,
     /// Runs while a write waits.
@@ -40,8 +42,28 @@ pub struct Wire<S> {
 impl<S> Wire<S> {
     /// `verdict` learns of ambiguous heads; a write that waits longer than `write_idle` is an error.
     pub fn new(stream: S, verdict: Arc<Verdict>, write_idle: Duration, stop: CancellationToken) -> Self {
-        let (framing, refusal) = (Framing::default(), Bytes::new());
-        Self { stream, framing, verdict, malformed: None, refusal, write_idle, stall: None, stop, linger: None }
+        Self {
+            stream,
+            framing: Framing::default(),
+            verdict,
+            malformed: None,
+            refusal: Bytes::new(),
+            lookout: Lookout::default(),
+            write_idle,
+            stall: None,
+            stop,
+            linger: None,
+        }
+    }
+
+    /// Where to say whether the connection is to end with its client.
+    pub fn presence(&self) -> Presence {
+        self.lookout.presence()
+    }
+
+    /// The stream as it is below HTTP, with what was read of it ahead.
+    pub fn into_parts(self) -> (S, BytesMut) {
+        (self.stream, self.lookout.into_ahead())
     }
 
     /// The same for HTTP/2, which has a framing of its own.
@@ -54,6 +76,13 @@ impl<S> Wire<S> {
         let refusal = bare::explained(written, &self.framing, &self.verdict);
         self.refusal = refusal.unwrap_or_default();
         !self.refusal.is_empty()
+    }
+
+    fn written(&mut self, context: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.lookout.told();
+        }
+        self.bounded(context, written)
     }
 
     /// Lets a write wait no longer than the idle time.
@@ -95,7 +124,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, malformed)));
         }
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut wire.stream).poll_read(context, buffer))?;
+        ready!(wire.lookout.poll_read(&mut wire.stream, context, buffer))?;
         let read = buffer.filled().get(before..).unwrap_or_default();
         if let Err(cut) = wire.framing.follow(read, &wire.verdict) {
             wire.malformed = Some(cut.malformed);
@@ -114,7 +143,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
             return Poll::Ready(Ok(bytes.len()));
         }
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.bounded(context, written)
+        self.written(context, written)
     }
 
     fn poll_write_vectored(
@@ -128,7 +157,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
             return Poll::Ready(Ok(only.len()));
         }
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.bounded(context, written)
+        self.written(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -143,7 +172,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
             wire.refusal.advance(written);
         }
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        self.bounded(context, flushed)
+        ready!(self.bounded(context, flushed))?;
+        let wire = &mut *self;
+        Poll::Ready(wire.lookout.look(&mut wire.stream, context))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -160,11 +191,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter, DuplexStream, duplex};
-    use tokio::time::Instant;
+
+    use tokio::time::{Instant, timeout};
 
     use super::*;
     use crate::server::framing::Ambiguity;
+    use crate::server::presence::SILENCE;
 
     const IDLE: Duration = Duration::from_secs(15);
 
@@ -221,5 +255,50 @@ mod tests {
         stop.cancel();
         stopping.shutdown().await.unwrap();
         assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+
+    /// Waits until the client is taken for gone, and says how long that took.
+    async fn missed(wire: &mut Wire<DuplexStream>) -> Duration {
+        let start = Instant::now();
+        let flushed = poll_fn(|cx| match Pin::new(&mut *wire).poll_flush(cx) {
+            Poll::Ready(Err(gone)) => Poll::Ready(gone),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+        });
+        assert_eq!(flushed.await.kind(), io::ErrorKind::ConnectionAborted);
+        start.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_leaves_is_missed_where_its_answer_is_for_it_alone() {
+        let (mut wire, client, _verdict, _stop) = wire();
+        drop(client);
+        wire.flush().await.unwrap();
+        wire.presence().ends_with_caller(true);
+        assert_eq!(missed(&mut wire).await, SILENCE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_has_said_everything_may_listen_as_long_as_there_is_something_to_hear() {
+        let (mut wire, mut client, _verdict, _stop) = wire();
+        wire.presence().ends_with_caller(true);
+        client.shutdown().await.unwrap();
+        for _ in 0..5 {
+            wire.write_all(b"event").await.unwrap();
+            assert!(timeout(SILENCE / 2, missed(&mut wire)).await.is_err());
+        }
+        assert_eq!(missed(&mut wire).await, SILENCE / 2);
+    }
+
+    #[tokio::test]
+    async fn what_is_read_ahead_is_read_in_its_place() {
+        let (mut wire, mut client, verdict, _stop) = wire();
+        wire.presence().ends_with_caller(true);
+        client.write_all(b"GET /").await.unwrap();
+        wire.flush().await.unwrap();
+        client.write_all(b"#a HTTP/1.1\r\n").await.unwrap();
+        wire.flush().await.unwrap();
+        let mut read = [0; 18];
+        wire.read_exact(&mut read).await.unwrap();
+        assert_eq!((&read, verdict.on(1)), (b"GET /#a HTTP/1.1\r\n", Some(Ambiguity::Fragment)));
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -18,6 +18,7 @@ use super::content::SendBody;
 use super::http2::Slot;
 use super::pool::Pool;
 use super::received::ReceivedBody;
+use super::switched::Switched;
 use super::wire::{Io, Wire, Written};
 
 /// Bytes of an answer's head that we are willing to read; its fields are limited to 100 by the parser.
@@ -76,6 +77,13 @@ pub enum SendError {
     },
 }
 
+/// What comes of a request for another protocol.
+pub enum Reply {
+    /// The upstream stays with HTTP.
+    Answer(Response<ReceivedBody>),
+    Switched(Response<Switched>),
+}
+
 /// A connection that is ready for one request.
 pub struct Connection {
     carrier: Carrier,
@@ -110,8 +118,8 @@ impl Connection {
     /// Sends `request` once and waits for the head of the answer, without a limit of its own.
     ///
     /// The target must be in origin form and `Host` present; how the body is framed is decided here, whatever
-    /// `Content-Length` and `Transfer-Encoding` say. Informational answers are skipped, and 101 is an answer like any
-    /// other: nobody here asks for an upgrade.
+    /// `Content-Length` and `Transfer-Encoding` say. Informational answers are skipped, and a 101 is an answer like any
+    /// other: whoever asks for another protocol uses [`switch`](Self::switch).
     ///
     /// On success the connection lives on in the body; on an error it is closed. Dropping the future closes it too, and
     /// then the caller must assume that the request was sent. In HTTP/2 all this is said of the stream.
@@ -123,10 +131,8 @@ impl Connection {
         let idle_timeout = self.idle_timeout;
         match self.carrier {
             Carrier::Line { mut line, pool, reused } => {
-                let response = line.send(request, reused).await?;
-                // The codec would go on in HTTP/1.0 itself, where a body of unknown length cannot be sent.
-                let pool = (response.version() != Version::HTTP_10).then_some(pool);
-                Ok(response.map(|incoming| ReceivedBody::new(incoming, line, pool, idle_timeout)))
+                let (response, _ended) = line.send(request, reused).await?;
+                Ok(receive(response, line, pool, idle_timeout))
             }
             Carrier::Slot(slot) => {
                 let response = slot.send(request).await?;
@@ -134,6 +140,43 @@ impl Connection {
             }
         }
     }
+
+    /// As [`send`](Self::send), for a request that asks for another protocol. A 101 to it comes with the stream. HTTP/2
+    /// knows no `Upgrade`: there nothing is asked.
+    ///
+    /// # Errors
+    /// As with `send`.
+    pub async fn switch(self, mut request: Request<SendBody>) -> Result<Reply, SendError> {
+        let idle_timeout = self.idle_timeout;
+        let Carrier::Line { mut line, pool, reused } = self.carrier else {
+            request.headers_mut().remove(CONNECTION);
+            request.headers_mut().remove(UPGRADE);
+            return self.send(request).await.map(Reply::Answer);
+        };
+        frame(&mut request);
+        let (response, ended) = line.send(request, reused).await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(Reply::Answer(receive(response, line, pool, idle_timeout)));
+        }
+        let driver = match ended {
+            Some(driver) => driver,
+            None => line.end().await,
+        };
+        let parts = driver.into_parts();
+        let switched = Switched::new(parts.io.into_inner(), parts.read_buf, idle_timeout);
+        Ok(Reply::Switched(response.map(|_nothing| switched)))
+    }
+}
+
+/// The codec would go on in HTTP/1.0 itself, where a body of unknown length cannot be sent.
+fn receive(
+    response: Response<Incoming>,
+    line: Box<Line>,
+    pool: Arc<Pool>,
+    idle_timeout: Duration,
+) -> Response<ReceivedBody> {
+    let pool = (response.version() != Version::HTTP_10).then_some(pool);
+    response.map(|incoming| ReceivedBody::new(incoming, line, pool, idle_timeout))
 }
 
 /// Gives the request the one framing that fits its body and method (RFC 9112, section 6; RFC 9110, section 8.6).
@@ -186,10 +229,16 @@ impl Line {
         Ok(Self { sender, driver: Some(driver), written: wire.written })
     }
 
-    async fn send(&mut self, request: Request<SendBody>, reused: bool) -> Result<Response<Incoming>, SendError> {
+    /// The answer, and the driver if it ended with it: behind a 101 the stream is in there.
+    async fn send(
+        &mut self,
+        request: Request<SendBody>,
+        reused: bool,
+    ) -> Result<(Response<Incoming>, Option<Driver>), SendError> {
         let before = self.written.bytes();
-        let failed = match self.exchange(request).await {
-            Ok(response) if has_one_framing(response.headers()) => return Ok(response),
+        let (answer, ended) = self.exchange(request).await;
+        let failed = match answer {
+            Ok(response) if has_one_framing(response.headers()) => return Ok((response, ended)),
             Ok(_) => HttpError::Framing,
             Err(failed) => failed,
         };
@@ -205,38 +254,53 @@ impl Line {
         })
     }
 
-    async fn exchange(&mut self, request: Request<SendBody>) -> Result<Response<Incoming>, HttpError> {
+    async fn exchange(
+        &mut self,
+        request: Request<SendBody>,
+    ) -> (Result<Response<Incoming>, HttpError>, Option<Driver>) {
         let mut answer = pin!(self.sender.try_send_request(request));
-        let before = self.written.bytes_read();
-        poll_fn(|cx| {
-            drive(&mut self.driver, cx);
-            match answer.as_mut().poll(cx) {
+        let (before, mut ended) = (self.written.bytes_read(), None);
+        let answer = poll_fn(|cx| {
+            ended = ended.take().or_else(|| drive(&mut self.driver, cx));
+            let answered = match answer.as_mut().poll(cx) {
+                // The end of a driver hands back what is still queued.
+                Poll::Pending if ended.take().is_some() => answer.as_mut().poll(cx),
+                answered => answered,
+            };
+            match answered {
                 Poll::Pending if self.written.bytes_read() - before > MOST_INTERIM => {
                     Poll::Ready(Err(HttpError::Endless))
                 }
                 answered => answered.map_err(|unanswered| HttpError::Http1(unanswered.into_error())),
             }
         })
-        .await
+        .await;
+        (answer, ended)
+    }
+
+    /// The driver, once it has nothing more to do.
+    async fn end(&mut self) -> Driver {
+        poll_fn(|cx| drive(&mut self.driver, cx).map_or(Poll::Pending, Poll::Ready)).await
     }
 
     /// Moves bytes both ways as far as they go; wakes `cx` when there is more to do.
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
-        drive(&mut self.driver, cx);
+        drop(drive(&mut self.driver, cx));
     }
 
     /// Whether another request can be sent, as far as the runtime knows. Afterwards no task is woken by this
     /// connection any more, nor kept in memory by it.
     pub(super) fn is_idle(&mut self) -> bool {
-        drive(&mut self.driver, &mut Context::from_waker(Waker::noop()));
+        drop(drive(&mut self.driver, &mut Context::from_waker(Waker::noop())));
         self.driver.is_some() && self.sender.is_ready()
     }
 }
 
-/// Ends a finished driver at once: what is still queued is handed back, what still waits for it gets its error.
-fn drive(driver: &mut Option<Driver>, cx: &mut Context<'_>) {
-    let over = driver.as_mut().map(|driver| Pin::new(driver).poll(cx));
-    if let Some(Poll::Ready(_told_to_the_sender_or_the_body)) = over {
-        *driver = None;
+/// A finished driver is given back, to be dropped at once: what is still queued is handed back then, and what still waits
+/// for it gets its error.
+fn drive(driver: &mut Option<Driver>, cx: &mut Context<'_>) -> Option<Driver> {
+    match driver.as_mut().map(|driver| Pin::new(driver).poll(cx)) {
+        Some(Poll::Ready(_told_to_the_sender_or_the_body)) => driver.take(),
+        Some(Poll::Pending) | None => None,
     }
 }

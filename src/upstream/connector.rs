@@ -14,6 +14,8 @@ use tokio_rustls::TlsConnector;
 use super::address::resolve;
 use super::tunnel::{Proxy, ProxyError};
 use super::wire::{Counted, Wire};
+use crate::protocol::Protocol;
+use crate::tls::offering;
 
 /// As ALPN names it.
 const HTTP2: &[u8] = b"h2";
@@ -64,29 +66,37 @@ pub trait Connector: Send + Sync {
     /// # Errors
     /// There is no stream.
     async fn connect(&self, endpoint: &Endpoint) -> Result<Wire, ConnectError>;
+
+    /// The same where nothing is negotiated but HTTP/1.1.
+    ///
+    /// # Errors
+    /// There is no stream.
+    async fn connect_http1(&self, endpoint: &Endpoint) -> Result<Wire, ConnectError> {
+        self.connect(endpoint).await
+    }
 }
 
 /// TCP, with TLS where the endpoint says so.
 pub struct TcpConnector {
     tls: Option<TlsConnector>,
+    /// Offers HTTP/1.1 alone.
+    http1: Option<TlsConnector>,
     proxy: Option<Proxy>,
 }
 
 impl TcpConnector {
     /// `tls` is what [`client_config`](crate::tls::client_config) makes; without it no endpoint with TLS is reached.
     pub fn new(tls: Option<Arc<ClientConfig>>) -> Self {
-        Self { tls: tls.map(TlsConnector::from), proxy: None }
+        let http1 = tls.as_deref().map(|tls| TlsConnector::from(offering(tls, Protocol::Http1.offer())));
+        Self { tls: tls.map(TlsConnector::from), http1, proxy: None }
     }
 
     /// Goes through `proxy`, if there is one.
     pub fn through(self, proxy: Option<Proxy>) -> Self {
         Self { proxy, ..self }
     }
-}
 
-#[async_trait]
-impl Connector for TcpConnector {
-    async fn connect(&self, endpoint: &Endpoint) -> Result<Wire, ConnectError> {
+    async fn open(&self, endpoint: &Endpoint, tls: Option<&TlsConnector>) -> Result<Wire, ConnectError> {
         let stream = match &self.proxy {
             Some(proxy) => proxy.tunnel(endpoint).await?,
             None => dial(&resolve(&endpoint.host, endpoint.port).await?).await?,
@@ -95,7 +105,18 @@ impl Connector for TcpConnector {
             return Ok(Wire::new(stream));
         }
         let unprepared = || ConnectError::Tls(io::ErrorKind::Unsupported.into());
-        secure(self.tls.as_ref().ok_or_else(unprepared)?, &endpoint.host, stream).await
+        secure(tls.ok_or_else(unprepared)?, &endpoint.host, stream).await
+    }
+}
+
+#[async_trait]
+impl Connector for TcpConnector {
+    async fn connect(&self, endpoint: &Endpoint) -> Result<Wire, ConnectError> {
+        self.open(endpoint, self.tls.as_ref()).await
+    }
+
+    async fn connect_http1(&self, endpoint: &Endpoint) -> Result<Wire, ConnectError> {
+        self.open(endpoint, self.http1.as_ref()).await
     }
 }
 

@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
@@ -11,6 +10,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
+use tokio::time::Instant;
 
 /// Whatever a streaming body fails with.
 type BodyFailure = Box<dyn Error + Send + Sync>;
@@ -31,7 +31,7 @@ pub struct Upload(Arc<Source>);
 
 struct Source {
     body: Mutex<UnsyncBoxBody<Bytes, BodyFailure>>,
-    taken: AtomicBool,
+    taken: Mutex<Option<Instant>>,
 }
 
 impl SendBody {
@@ -47,28 +47,37 @@ impl SendBody {
         B::Error: Into<BodyFailure>,
     {
         let body = Mutex::new(body.map_err(Into::into).boxed_unsync());
-        Self::Streaming(Upload(Arc::new(Source { body, taken: AtomicBool::new(false) })))
+        Self::Streaming(Upload(Arc::new(Source { body, taken: Mutex::default() })))
     }
 
     /// Whether the body is no longer whole, so that another attempt cannot send it.
     pub fn is_taken(&self) -> bool {
+        self.taken_at().is_some()
+    }
+
+    /// When the last piece so far of a streaming body, its end included, was taken to be sent.
+    pub fn taken_at(&self) -> Option<Instant> {
         match self {
-            Self::Full(_) => false,
-            Self::Streaming(upload) => upload.0.taken.load(Ordering::Relaxed),
+            Self::Full(_) => None,
+            Self::Streaming(upload) => *lock(&upload.0.taken),
         }
     }
 }
 
 impl Upload {
     fn body(&self) -> MutexGuard<'_, UnsyncBoxBody<Bytes, BodyFailure>> {
-        self.0.body.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.body)
     }
 
     fn poll_frame(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyFailure>>> {
         let frame = ready!(Pin::new(&mut *self.body()).poll_frame(cx));
-        self.0.taken.store(true, Ordering::Relaxed);
+        *lock(&self.0.taken) = Some(Instant::now());
         Poll::Ready(frame)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Upload {

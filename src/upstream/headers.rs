@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use http::header::CONNECTION;
+use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::credential::{Lifetime, lifetime};
@@ -18,6 +18,42 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 pub fn connection_names(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> + '_ {
     let tokens = headers.get_all(CONNECTION).into_iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
     tokens.filter_map(|token| HeaderName::from_bytes(token.trim_ascii()).ok())
+}
+
+/// The protocols that a request would rather go on in (RFC 9110, section 7.8), without those that would carry HTTP past
+/// the gateway: `h2c`, `TLS/1.0` and the like are ignored, as a server may ignore them. `None` if nothing is left.
+pub fn asked_protocols(headers: &HeaderMap) -> Option<HeaderValue> {
+    if !headers.contains_key(UPGRADE) || !connection_names(headers).any(|name| name == UPGRADE) {
+        return None;
+    }
+    let asked: Vec<_> = protocols(headers).filter(|protocol| !carries_http(protocol)).collect();
+    HeaderValue::from_bytes(&asked.join(&b", "[..])).ok().filter(|asked| !asked.is_empty())
+}
+
+/// Whether `headers`, of a 101, switch to nothing but what `asked` offers.
+pub fn switches_as_asked(headers: &HeaderMap, asked: &HeaderValue) -> bool {
+    let offered = |protocol: &[u8]| list(asked).any(|offer| offer.eq_ignore_ascii_case(protocol));
+    headers.contains_key(UPGRADE) && protocols(headers).all(offered)
+}
+
+/// Asks for other protocols, or names the one that is switched to. `Upgrade` is for the next hop only, so it stands with
+/// the `Connection` that says so, after [`remove_hop_by_hop`].
+pub fn set_upgrade(headers: &mut HeaderMap, protocols: HeaderValue) {
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, protocols);
+}
+
+fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    headers.get_all(UPGRADE).into_iter().flat_map(list)
+}
+
+fn list(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|item| !item.is_empty())
+}
+
+fn carries_http(protocol: &[u8]) -> bool {
+    let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default();
+    [&b"h2c"[..], b"h2", b"http", b"tls"].iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
 /// Removes what belongs to one connection: the fixed names and all that `Connection` lists. Must run before any line

@@ -15,6 +15,7 @@ mod headers;
 mod http2;
 mod pool;
 mod received;
+mod switched;
 mod tunnel;
 mod upload;
 mod wire;
@@ -28,14 +29,15 @@ use std::time::Duration;
 use tokio::task;
 use tokio::time::{Instant, timeout};
 
-pub use connection::{Connection, HttpError, SendError};
+pub use connection::{Connection, HttpError, Reply, SendError};
 pub use connector::{ConnectError, Connector, Endpoint, TcpConnector};
 pub use content::SendBody;
 pub use headers::{
-    Hop, connection_names, drop_ours, forwarded, is_hop_by_hop, is_ours, keep_trailers, kept_for_replay,
-    may_be_trailer, remove_hop_by_hop, tells_the_way, trailer_name,
+    Hop, asked_protocols, connection_names, drop_ours, forwarded, is_hop_by_hop, is_ours, keep_trailers,
+    kept_for_replay, may_be_trailer, remove_hop_by_hop, set_upgrade, switches_as_asked, tells_the_way, trailer_name,
 };
 pub use received::{BodyError, ReceivedBody};
+pub use switched::Switched;
 pub use tunnel::{Proxy, ProxyError};
 pub use wire::{Io, Wire};
 
@@ -112,6 +114,22 @@ impl Client {
         }
         match timeout(self.settings.connect_timeout, self.open(since)).await {
             Ok(opened) => opened,
+            Err(_elapsed) => Err(ConnectError::Timeout { after: self.settings.connect_timeout }),
+        }
+    }
+
+    /// A new connection on which another protocol can be asked for. That is one of HTTP/1.1; an upstream that speaks
+    /// HTTP/2 only never switches.
+    ///
+    /// # Errors
+    /// As with [`checkout`](Self::checkout).
+    pub async fn checkout_to_switch(&self) -> Result<Connection, ConnectError> {
+        if self.settings.protocol == Protocol::Http2 {
+            return self.checkout(Freshness::Careful).await;
+        }
+        let opening = async { Line::open(self.connector.connect_http1(&self.endpoint).await?).await };
+        match timeout(self.settings.connect_timeout, opening).await {
+            Ok(opened) => opened.map(|line| self.connection(Box::new(line), false)),
             Err(_elapsed) => Err(ConnectError::Timeout { after: self.settings.connect_timeout }),
         }
     }

@@ -22,7 +22,7 @@ const DISCARD_LIMIT: u64 = 64 * 1024;
 const DISCARD_WAIT: Duration = Duration::from_millis(100);
 
 /// Idle timeouts beyond this are endless, and sums with it do not overflow.
-const ENDLESS: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+pub(super) const ENDLESS: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Why the body of an answer is not whole.
 #[derive(Debug, thiserror::Error)]

@@ -1,5 +1,7 @@
 //! Answers that are told while they come.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Method};
@@ -189,4 +191,68 @@ async fn the_length_of_a_body_that_is_not_there_is_replayed() {
         }
         assert_eq!(gateway.upstream.seen().len(), 1);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_without_a_body_is_not_told_before_it_is_kept() {
+    let (_upstream, act) = Speaker::begins("content-type: text/event-stream\r\ncontent-length: 0");
+    let gateway = Gateway::before(vec![act], LONG);
+    gateway.store.fails(Step::To(S::Succeeded), Fault::Slow(secs(5)), 1);
+    let told = gateway.call("k").await;
+    assert_eq!((told.says(), gateway.elapsed() >= secs(5)), ((200, "", false), true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_says_that_it_is_a_stream_is_told_from_its_head_on() {
+    for head in
+        ["content-type: Application/X-NDJSON; charset=utf-8", "content-type: text/plain\r\nX-Accel-Buffering: no"]
+    {
+        let (upstream, act) = Speaker::begins(head);
+        let gateway = Gateway::before(vec![act], LONG);
+        let mut pieces = listen(gateway.open(Ask::keyed("k")).await);
+        assert!(gateway.elapsed() < Duration::from_millis(100), "{head}: {:?}", gateway.elapsed());
+        upstream.says(b"{}\n");
+        drop(upstream);
+        assert_eq!((data(pieces.recv().await), pieces.recv().await), (b"{}\n"[..].into(), Some(Piece::End)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_stream_is_kept_before_it_is_told_however_long_it_takes() {
+    for head in ["content-type: application/json", "content-type: application/x-ndjson\r\ncontent-length: 6"] {
+        let (upstream, act) = Speaker::begins(head);
+        let gateway = Gateway::before(vec![act], LONG);
+        upstream.says(b"[1");
+        let (answer, ()) = tokio::join!(gateway.open(Ask::keyed("k")), async {
+            gateway.at(secs(10)).await;
+            upstream.says(b", 2]");
+            drop(upstream);
+        });
+        let Content::Upstream { body: Body::Whole(body), .. } = answer.content else {
+            panic!("{head}: it was told live")
+        };
+        assert_eq!(body, "[1, 2]");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_reads_nothing_holds_no_receipt_up() {
+    const PIECES: usize = 200;
+    let (upstream, act) = Speaker::begins("content-type: text/event-stream");
+    let gateway = Gateway::before(vec![act], Setup::UNSAFE);
+    let mut pieces = listen(gateway.open(Ask::keyed("k")).await);
+    for _ in 0..PIECES {
+        upstream.says(PIECE);
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+    }
+    drop(upstream);
+    gateway.has_become("k", S::Succeeded).await;
+    let mut heard = 0;
+    while let Some(Piece::Data(piece)) = pieces.recv().await {
+        heard += piece.len();
+    }
+    assert_eq!((heard, pieces.recv().await), (PIECES * PIECE.len(), None));
+    assert_eq!(gateway.call("k").await.body.len(), heard);
 }

@@ -36,5 +36,7 @@ mod lookups;
 mod lost_memory;
 mod receipts;
 mod store_away;
+mod streams;
 mod tls;
+mod upgrades;
 mod wire;

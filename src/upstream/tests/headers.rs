@@ -129,3 +129,36 @@ fn what_is_read_before_a_body_is_no_trailer() {
         assert!(!may_be_trailer(&name(header)), "{header}");
     }
 }
+
+#[test]
+fn another_protocol_is_asked_for_only_where_connection_says_so() {
+    let asked = |connection: &[u8], upgrade: &[u8]| {
+        let asked = asked_protocols(&headers(&[("Connection", connection), ("Upgrade", upgrade)]));
+        asked.map(|asked| asked.to_str().unwrap().to_owned())
+    };
+    assert_eq!(asked(b"keep-alive, UPGRADE", b"websocket").as_deref(), Some("websocket"));
+    assert_eq!(asked(b"upgrade", b"foo/2 , ,bar").as_deref(), Some("foo/2, bar"));
+    assert_eq!(asked(b"keep-alive", b"websocket"), None);
+    assert_eq!(asked(b"upgrade", b""), None);
+    assert_eq!(asked_protocols(&headers(&[("Connection", b"upgrade")])), None);
+}
+
+#[test]
+fn a_protocol_that_carries_http_is_not_asked_for() {
+    for protocol in [&b"h2c"[..], b"H2C", b"h2", b"HTTP/2.0", b"TLS/1.0", b"h2c, tls/1.0"] {
+        assert_eq!(asked_protocols(&headers(&[("Connection", b"upgrade"), ("Upgrade", protocol)])), None);
+    }
+    let lines = headers(&[("Connection", b"upgrade"), ("Upgrade", b"h2c, websocket"), ("Upgrade", b"https-tunnel")]);
+    assert_eq!(asked_protocols(&lines).unwrap(), "websocket, https-tunnel");
+}
+
+#[test]
+fn a_switch_keeps_to_what_was_asked_for() {
+    let asked = HeaderValue::from_static("foo/2, websocket");
+    for (switched, as_asked) in
+        [(&b"WebSocket"[..], true), (b"foo/2, websocket", true), (b"foo/1", false), (b"websocket, h2c", false)]
+    {
+        assert_eq!(switches_as_asked(&headers(&[("Upgrade", switched)]), &asked), as_asked, "{switched:?}");
+    }
+    assert!(!switches_as_asked(&headers(&[]), &asked));
+}

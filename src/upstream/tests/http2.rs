@@ -460,3 +460,15 @@ async fn alpn_decides() {
     let error = behind_tls(&[], Protocol::Http2).await.checkout(Freshness::Reuse).await.err().unwrap();
     assert!(matches!(error, ConnectError::NoHttp2 { .. }), "{error:?}");
 }
+
+#[tokio::test]
+async fn only_http_1_can_be_left_for_another_protocol() {
+    for (protocol, spoken) in [(Protocol::Auto, "http/1.1"), (Protocol::Http1, "http/1.1"), (Protocol::Http2, "h2")] {
+        let client = behind_tls(&["h2", "http/1.1"], protocol).await;
+        let mut asked = request(Method::GET, "");
+        set_upgrade(asked.headers_mut(), "websocket".parse().unwrap());
+        let connection = client.checkout_to_switch().await.unwrap();
+        let Reply::Answer(answer) = connection.switch(asked).await.unwrap() else { panic!("nobody switches here") };
+        assert_eq!(text(answer).await, spoken);
+    }
+}

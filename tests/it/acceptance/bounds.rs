@@ -10,7 +10,7 @@ use crate::support::ground::Ground;
 use crate::support::upstream::{Reply, ScriptedUpstream, Step};
 
 on! { [memory file redis]
-    an_answer_beyond_the_receipt_is_passed_on_whole_and_never_made_again
+    c23_an_answer_beyond_the_receipt_is_passed_on_whole_and_never_made_again
     s33_unfinished_operations_are_bounded
 }
 
@@ -19,7 +19,7 @@ on! { [redis]
 }
 
 on! { [memory]
-    a_long_answer_that_breaks_off_is_broken_for_its_client_and_not_made_again
+    c24_a_long_answer_that_breaks_off_is_broken_for_its_client_and_not_made_again
     s33_one_caller_cannot_use_up_what_is_anothers
     a_large_body_is_refused
     a_large_body_may_pass_unguarded
@@ -30,7 +30,7 @@ on! { [memory]
 
 const LARGE: usize = 100_000;
 
-fn an_answer_beyond_the_receipt_is_passed_on_whole_and_never_made_again(ground: Ground) {
+fn c23_an_answer_beyond_the_receipt_is_passed_on_whole_and_never_made_again(ground: Ground) {
     let large: Vec<u8> = (0..LARGE).map(|number| (number % 251) as u8).collect();
     let upstream = ScriptedUpstream::start();
     upstream.then(Step::Reply(Reply::new(201).line("X-Rows: 100").body(large.clone())));
@@ -47,7 +47,7 @@ fn an_answer_beyond_the_receipt_is_passed_on_whole_and_never_made_again(ground: 
     assert_eq!(gateway.operation(first.operation()).0["result"]["kept"], "too_large");
 }
 
-fn a_long_answer_that_breaks_off_is_broken_for_its_client_and_not_made_again(ground: Ground) {
+fn c24_a_long_answer_that_breaks_off_is_broken_for_its_client_and_not_made_again(ground: Ground) {
     let part = vec![b'a'; LARGE];
     let head = format!("HTTP/1.1 201 Created\r\nContent-Length: {}\r\n\r\n", LARGE + 1).into_bytes();
     let upstream = ScriptedUpstream::honouring_keys();

@@ -9,6 +9,7 @@ pub mod gateway;
 pub mod ground;
 pub mod lives;
 pub mod operations;
+pub mod raw;
 pub mod redis_fleet;
 pub mod redis_server;
 pub mod script;
