@@ -4,6 +4,7 @@
 //! and prints a line for each case: CPU time of the gateway for a call, waits of the clients, calls in a second and the
 //! gateway's memory. Times are of this machine and this moment: compare lines of one run.
 
+mod events;
 mod gateway;
 mod load;
 mod runs;

@@ -4,11 +4,12 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
+use http::Method;
 
 use crate::Failure;
 use crate::gateway::Gateway;
 use crate::load::{Call, Key, run};
-use crate::service;
+use crate::{events, service};
 
 /// Clients of a case, unless it is about their number.
 const CLIENTS: usize = 32;
@@ -17,8 +18,14 @@ const SMALL: usize = 330;
 
 type Run = fn() -> Result<(), Failure>;
 
-pub(crate) const ALL: &[(&str, Run)] =
-    &[("stores", stores), ("bodies", bodies), ("connections", connections), ("routes", routes), ("keys", keys)];
+pub(crate) const ALL: &[(&str, Run)] = &[
+    ("stores", stores),
+    ("bodies", bodies),
+    ("events", events),
+    ("connections", connections),
+    ("routes", routes),
+    ("keys", keys),
+];
 
 const KINDS: [(&str, Key); 3] = [("pass", Key::None), ("fresh", Key::Fresh), ("replay", Key::OneOf(100))];
 
@@ -58,6 +65,18 @@ fn bodies() -> Result<(), Failure> {
                 run(&gateway, CLIENTS, &call(key, up, down))?.print(&format!("{kind}, {name} {way}"));
             }
         }
+    }
+    Ok(())
+}
+
+/// An event each 100 ms on each of 500 streams; the first line is without the gateway.
+fn events() -> Result<(), Failure> {
+    const STREAMS: usize = 500;
+    let service = service::start()?;
+    events::run(service, STREAMS, &Method::GET, None)?.print("straight");
+    for (kind, method) in [("pass", Method::GET), ("fresh", Method::POST)] {
+        let gateway = Gateway::start("memory:", &one_route(service))?;
+        events::run(gateway.address, STREAMS, &method, Some(&gateway))?.print(kind);
     }
     Ok(())
 }
