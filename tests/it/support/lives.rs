@@ -41,7 +41,7 @@ pub async fn purge(store: &dyn Store) {
 
 async fn not_executed_twice(store: &dyn Store) {
     let running = put_sent(store, claim(store, "refused")).await;
-    let ended = applied(store, running.end(ENDED, SHORT, step(store.now())).unwrap()).await;
+    let ended = applied(store, running.end(ENDED, KEPT_LONG, step(store.now())).unwrap()).await;
     let again = ended.claim_again(ownership(store.now(), HOUR), Opening::Claimed, step(store.now())).unwrap();
     let again = applied(store, again).await;
     applied(store, again.end(ENDED, SHORT, step(store.now())).unwrap()).await;
