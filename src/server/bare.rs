@@ -8,7 +8,7 @@ use crate::server::body::ResponseBody;
 use crate::server::framing::{Framing, Verdict};
 use crate::server::respond;
 
-/// How hyper's refusals begin. No answer of a service does: each has a header of ours before these.
+/// How hyper's refusals begin. No head of a service's answer does: each has a header of ours before these.
 const REFUSALS: [(u16, &[u8]); 3] = [
     (400, b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n"),
     (414, b"HTTP/1.1 414 URI Too Long\r\nconnection: close\r\ncontent-length: 0\r\n"),
@@ -22,9 +22,13 @@ const LONG_TARGET: &str = "The target is longer than the gateway reads (server.m
 const LONG_HEAD: &str = "There are more than 100 headers, or more bytes of them than the gateway reads \
     (server.max_header_bytes).";
 
-/// A problem document with the same status, if what hyper wants to write is a refusal of its own.
+/// A problem document with the same status, if what is to be written is a refusal of hyper's own. A body may look like
+/// one: the caller knows that none is under way.
 pub fn explained(written: &[u8], framing: &Framing, verdict: &Verdict) -> Option<Bytes> {
     let (status, end) = REFUSALS.into_iter().find_map(|(status, text)| Some((status, written.strip_prefix(text)?)))?;
+    if !is_date_alone(end) {
+        return None;
+    }
     let (status, detail) = match (verdict.on(u64::MAX), status) {
         (Some(ambiguity), _) => (400, ambiguity.as_str()),
         (None, 400) => (400, NOT_HTTP),
@@ -41,4 +45,10 @@ pub fn explained(written: &[u8], framing: &Framing, verdict: &Verdict) -> Option
     text.extend_from_slice(end);
     text.extend_from_slice(&body);
     Some(text.into())
+}
+
+/// The end of the head as hyper writes it, with nothing behind it.
+fn is_date_alone(end: &[u8]) -> bool {
+    let date = end.strip_prefix(b"date: ").and_then(|rest| rest.strip_suffix(b"\r\n\r\n"));
+    date.is_some_and(|date| !date.contains(&b'\n'))
 }

@@ -9,7 +9,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener as Socket};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{Request, Response, Version};
@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config;
+use crate::server::answers::Answers;
 use crate::server::body::ResponseBody;
 use crate::server::framing::{Ambiguity, Verdict};
 use crate::server::handshake::{Certificates, Greeted, greet, spoke_plainly};
@@ -283,7 +284,7 @@ impl Connection {
 
     /// Lets the alert arrive that says why there is no connection.
     async fn part(self, stream: TcpStream) {
-        let mut wire = Wire::new(stream, Arc::default(), self.limits.write_idle, self.stop);
+        let mut wire = Wire::new(stream, Arc::default(), Arc::default(), self.limits.write_idle, self.stop);
         if let Err(error) = wire.shutdown().await {
             tracing::debug!(%error, "a connection ended early");
         }
@@ -301,23 +302,25 @@ impl Connection {
         S: Fn(Request<Incoming>, Peer) -> F,
         F: Future<Output = Response<ResponseBody>>,
     {
-        let (address, verdict, heads) = (self.address, Arc::new(Verdict::default()), AtomicU64::new(0));
+        let (address, verdict, answers) = (self.address, Arc::new(Verdict::default()), Arc::new(Answers::default()));
         let (exit, ends_by_closing) = (Exit::default(), AtomicBool::new(false));
-        let wire = Wire::new(stream, Arc::clone(&verdict), self.limits.write_idle, self.stop.clone());
+        let (followed, told) = (Arc::clone(&verdict), Arc::clone(&answers));
+        let wire = Wire::new(stream, followed, told, self.limits.write_idle, self.stop.clone());
         let presence = wire.presence();
         let service = service_fn(|request: Request<Incoming>| {
-            let head = heads.fetch_add(1, Ordering::Relaxed) + 1;
+            let answering = answers.begin();
             presence.ends_with_caller(false);
             ends_by_closing.store(request.version() == Version::HTTP_10, Ordering::Relaxed);
             let leaves = request.extensions().get::<OnUpgrade>().is_some();
-            let peer = Peer { address, transport, presence: Some(presence.clone()), ambiguity: verdict.on(head) };
+            let ambiguity = verdict.on(answering.number());
+            let peer = Peer { address, transport, presence: Some(presence.clone()), ambiguity };
             let (answer, exit) = (service(request, peer), &exit);
             async move {
                 let mut answer = answer.await;
                 if leaves {
                     exit.open(answer.body_mut().take_switched());
                 }
-                Ok::<_, Infallible>(answer)
+                Ok::<_, Infallible>(answer.map(|body| answering.with(body)))
             }
         });
         let mut connection = http(&self.limits).serve_connection(TokioIo::new(wire), service);

@@ -3,6 +3,7 @@
 //! Owns connections and HTTP; decides nothing about operations.
 
 pub mod admin;
+pub mod answers;
 pub mod bare;
 pub mod body;
 pub mod caller;

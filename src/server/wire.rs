@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
+use crate::server::answers::Answers;
 use crate::server::bare;
 use crate::server::framing::{Framing, Malformed, Verdict};
 use crate::server::presence::{Lookout, Presence};
@@ -26,7 +27,11 @@ pub struct Wire<S> {
     verdict: Arc<Verdict>,
     /// Nothing is read behind it.
     malformed: Option<Malformed>,
-    /// What goes out in place of a refusal of hyper's own.
+    /// Nothing that goes out on HTTP/2 is hyper's own.
+    answers: Option<Arc<Answers>>,
+    /// How many of them have left hyper's buffers.
+    told: u64,
+    /// What goes out in place of a refusal of hyper's own, which is the last that hyper writes.
     refusal: Bytes,
     lookout: Lookout,
     /// How long the client may leave its receive buffer full.
@@ -40,13 +45,22 @@ pub struct Wire<S> {
 }
 
 impl<S> Wire<S> {
-    /// `verdict` learns of ambiguous heads; a write that waits longer than `write_idle` is an error.
-    pub fn new(stream: S, verdict: Arc<Verdict>, write_idle: Duration, stop: CancellationToken) -> Self {
+    /// `verdict` learns of ambiguous heads; what is written while there are no `answers` is hyper's own; a write that
+    /// waits longer than `write_idle` is an error.
+    pub fn new(
+        stream: S,
+        verdict: Arc<Verdict>,
+        answers: Arc<Answers>,
+        write_idle: Duration,
+        stop: CancellationToken,
+    ) -> Self {
         Self {
             stream,
             framing: Framing::default(),
             verdict,
             malformed: None,
+            answers: Some(answers),
+            told: 0,
             refusal: Bytes::new(),
             lookout: Lookout::default(),
             write_idle,
@@ -68,14 +82,25 @@ impl<S> Wire<S> {
 
     /// The same for HTTP/2, which has a framing of its own.
     pub fn of_http2(stream: S, write_idle: Duration, stop: CancellationToken) -> Self {
-        Self { framing: Framing::none(), ..Self::new(stream, Arc::default(), write_idle, stop) }
+        let (framing, answers) = (Framing::none(), None);
+        Self { framing, answers, ..Self::new(stream, Arc::default(), Arc::default(), write_idle, stop) }
     }
 
     /// Puts an explained refusal in the place of a bare one.
     fn explains(&mut self, written: &[u8]) -> bool {
-        let refusal = bare::explained(written, &self.framing, &self.verdict);
-        self.refusal = refusal.unwrap_or_default();
-        !self.refusal.is_empty()
+        if self.answers.as_ref().is_none_or(|answers| answers.begun() != self.told) {
+            return false;
+        }
+        let Some(refusal) = bare::explained(written, &self.framing, &self.verdict) else { return false };
+        self.refusal = refusal;
+        true
+    }
+
+    /// hyper's buffers are empty, as always when it flushes: of the answers that it has whole no byte is still to come.
+    fn flushed(&mut self) {
+        if let Some(ended) = self.answers.as_ref().and_then(|answers| answers.all_ended()) {
+            self.told = ended;
+        }
     }
 
     fn written(&mut self, context: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -173,6 +198,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         }
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         ready!(self.bounded(context, flushed))?;
+        self.flushed();
         let wire = &mut *self;
         Poll::Ready(wire.lookout.look(&mut wire.stream, context))
     }
@@ -205,7 +231,7 @@ mod tests {
     fn wire() -> (Wire<DuplexStream>, DuplexStream, Arc<Verdict>, CancellationToken) {
         let (ours, theirs) = duplex(64);
         let (verdict, stop) = (Arc::new(Verdict::default()), CancellationToken::new());
-        (Wire::new(ours, Arc::clone(&verdict), IDLE, stop.clone()), theirs, verdict, stop)
+        (Wire::new(ours, Arc::clone(&verdict), Arc::default(), IDLE, stop.clone()), theirs, verdict, stop)
     }
 
     #[tokio::test]
@@ -228,7 +254,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_does_not_take_what_is_buffered_is_given_up() {
         let (ours, _theirs) = duplex(64);
-        let mut wire = Wire::new(BufWriter::new(ours), Arc::default(), IDLE, CancellationToken::new());
+        let mut wire = Wire::new(BufWriter::new(ours), Arc::default(), Arc::default(), IDLE, CancellationToken::new());
         wire.write_all(&[0; 100]).await.unwrap();
         let start = Instant::now();
         let error = wire.flush().await.unwrap_err();

@@ -36,7 +36,7 @@ struct Echo {
     /// `/slow` waits for it, and says that it does.
     go: Notify,
     waiting: Notify,
-    /// What `/cut` still has to say.
+    /// What `/cut` and `/refusals` still have to say.
     live: Live,
     /// Requests without an answer.
     under_way: Arc<Idleness>,
@@ -89,6 +89,12 @@ fn upstream(method: &Method, path: &str, body: Bytes, live: &Live) -> Response<R
         "/cut" => {
             let (sender, pieces) = mpsc::channel(1);
             sender.try_send(Piece::Data(Bytes::from_static(b"half"))).unwrap();
+            *live.lock().unwrap() = Some(sender);
+            ResponseBody::Live(pieces)
+        }
+        "/refusals" => {
+            let (sender, pieces) = mpsc::channel(2);
+            headers.insert("content-length", (REFUSAL.len() * REFUSALS).into());
             *live.lock().unwrap() = Some(sender);
             ResponseBody::Live(pieces)
         }
@@ -190,6 +196,12 @@ fn status(answer: &str) -> &str {
     answer.split(' ').nth(1).unwrap_or("none")
 }
 
+/// As hyper writes one.
+const REFUSAL: &str = "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\
+    date: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n";
+/// How many of them make the body of `/refusals`.
+const REFUSALS: usize = 3;
+
 const EVIL: &str = "GET /evil HTTP/1.1\r\nHost: gw\r\n\r\n";
 
 /// The answer to a request with something else behind it, which must never be taken for a request.
@@ -258,6 +270,25 @@ async fn what_hyper_refuses_by_itself_is_explained_too() {
         let told: serde_json::Value = serde_json::from_str(body).unwrap();
         assert_eq!((&told["code"], told["status"].to_string().as_str()), (&"invalid-request".into(), expected));
     }
+}
+
+/// Also the last piece, which is written when hyper has let go of the body.
+#[tokio::test]
+async fn a_body_that_looks_like_a_refusal_of_hyper_stays_as_it_is() {
+    let gateway = Gateway::start();
+    let mut client = gateway.connect().await;
+    for _ in 0..2 {
+        client.send("GET /refusals HTTP/1.1\r\nHost: gw\r\n\r\n").await;
+        assert_eq!(status(&client.until("\r\n\r\n").await), "200");
+        let sender = gateway.echo.live.lock().unwrap().take().unwrap();
+        for _ in 0..REFUSALS {
+            sender.send(Piece::Data(Bytes::from_static(REFUSAL.as_bytes()))).await.unwrap();
+            assert_eq!(client.until("\r\n\r\n").await, REFUSAL);
+        }
+    }
+    client.send("GET / HTTP/1.1\r\nHost: gw\r\nA : b\r\n\r\n").await;
+    let refused = client.rest().await;
+    assert!(refused.starts_with("HTTP/1.1 400 ") && refused.contains("invalid-request"), "{refused}");
 }
 
 #[tokio::test]
