@@ -53,13 +53,15 @@ const FIELD_OVERHEAD: usize = 32;
 pub(super) async fn is_prior_knowledge(stream: &TcpStream) -> io::Result<bool> {
     let mut start = [0; PREFACE.len()];
     loop {
+        // Asked first: what is not there then never comes, and a stream that has ended would wake us for ever.
+        let has_ended = stream.ready(Interest::READABLE).await?.is_read_closed();
         let length = stream.peek(&mut start).await?;
         let start = start.get(..length).unwrap_or_default();
         if start.is_empty() || !PREFACE.starts_with(start) {
             return Ok(false);
         }
-        if length == PREFACE.len() {
-            return Ok(true);
+        if length == PREFACE.len() || has_ended {
+            return Ok(length == PREFACE.len());
         }
         // The part that is there must not wake us again; the next one will.
         stream.try_io(Interest::READABLE, || Err::<(), _>(io::ErrorKind::WouldBlock.into())).ok();

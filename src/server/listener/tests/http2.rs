@@ -109,6 +109,18 @@ async fn ask(client: &mut SendRequest<Bytes>, request: Request<()>, body: &'stat
     (answer.status().as_u16(), text(answer.into_body()).await.unwrap())
 }
 
+/// Nor is it looked at again and again.
+#[tokio::test]
+async fn a_preface_that_ends_half_way_is_not_waited_for() {
+    let gateway = Gateway::with(Limits { header_timeout: LONG * 6, ..limits() }, 10, LONG);
+    for (start, answer) in [(&PREFACE[..1], "none"), (&PREFACE[..23], "400")] {
+        let mut client = gateway.connect().await;
+        client.send(start).await;
+        client.0.shutdown().await.unwrap();
+        assert_eq!(status(&client.rest().await), answer);
+    }
+}
+
 #[tokio::test]
 async fn requests_of_one_connection_do_not_wait_for_one_another() {
     let gateway = Gateway::start();
