@@ -45,11 +45,16 @@ impl Ambiguity {
     }
 }
 
+/// The longest line that opens a chunk. hyper takes any number of zeros and blanks in one, and never shows them.
+const LONGEST_CHUNK_LINE: usize = 16 << 10;
+
 /// Why the body of a request ends before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     #[error("a chunk does not begin with its size in hexadecimal digits, an extension at most, and CR LF")]
     ChunkLine,
+    #[error("the line that opens a chunk is longer than {LONGEST_CHUNK_LINE} bytes")]
+    LongChunkLine,
     #[error("a line behind the last chunk does not end with CR LF")]
     TrailerLine,
 }
@@ -106,7 +111,7 @@ enum Place {
 #[derive(Debug, Default)]
 pub struct Framing {
     place: Place,
-    /// The beginning of a line whose end has not come yet. What hyper takes of a head bounds it.
+    /// The beginning of a line whose end has not come yet. What hyper takes of a head and of trailers bounds it.
     beginning: Vec<u8>,
     heads: u64,
     /// Bytes of the header lines of the present head.
@@ -161,11 +166,16 @@ impl Framing {
 
     /// Takes bytes up to the end of a line and gives back the others.
     fn piece<'a>(&mut self, bytes: &'a [u8], verdict: &Verdict) -> Result<&'a [u8], Malformed> {
-        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
-            self.beginning.extend_from_slice(bytes);
-            return Ok(&[]);
-        };
-        let (piece, rest) = bytes.split_at(end + 1);
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let (piece, rest) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
+        if matches!(self.place, Place::ChunkSize) && self.beginning.len() + piece.len() > LONGEST_CHUNK_LINE {
+            self.place = Place::Over;
+            return Err(Malformed::LongChunkLine);
+        }
+        if end.is_none() {
+            self.beginning.extend_from_slice(piece);
+            return Ok(rest);
+        }
         if self.beginning.is_empty() {
             self.line(piece, verdict)?;
         } else {
@@ -363,6 +373,18 @@ mod tests {
         for line in ["1", "1;", "1;a=b", "1 ;\ta=\"\u{e9}\"", "0001", "00000000000000000001"] {
             assert_eq!(cut(&format!("{line}\r\nc\r\n0\r\n\r\n")), None, "{line:?}");
         }
+    }
+
+    #[test]
+    fn a_chunk_is_opened_by_a_line_of_bounded_length() {
+        let zeros = "0".repeat(LONGEST_CHUNK_LINE - "1\r\n".len());
+        assert_eq!(cut(&format!("{zeros}1\r\nc\r\n0\r\n\r\n")), None);
+        assert_eq!(cut(&format!("{zeros}01\r\nc\r\n")), Some((String::new(), Malformed::LongChunkLine)));
+        let (mut framing, verdict) = (Framing::default(), Verdict::default());
+        framing.follow(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", &verdict).unwrap();
+        let ended = (0..1000).find_map(|_| framing.follow(&[b'0'; 1000], &verdict).err());
+        assert_eq!(ended, Some(Cut { heard: 0, malformed: Malformed::LongChunkLine }));
+        assert!(framing.beginning.len() <= LONGEST_CHUNK_LINE);
     }
 
     #[test]
