@@ -7,8 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{HOST, InvalidHeaderName, InvalidHeaderValue};
 use http::method::InvalidMethod;
-use http::uri::InvalidUri;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use http::request::Parts;
+use http::uri::{Authority, InvalidUri, PathAndQuery};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use tokio::time::Instant;
 
 use crate::command::Source;
@@ -18,10 +19,13 @@ use crate::config::{
 };
 use crate::engine::call::Call;
 use crate::engine::name::{Sighted, sight};
+use crate::engine::problem::Problem;
+use crate::entropy::Entropy;
 use crate::operation::admission::Repeat;
 use crate::operation::key::KeyError;
 use crate::operation::{OperationId, Scope};
 use crate::server::caller::CallerRule;
+use crate::server::door::{Door, Instance, find_route};
 use crate::server::listener::{Peer, Transport};
 
 #[derive(Debug, clap::Args)]
@@ -62,23 +66,40 @@ pub enum ExplainError {
 /// The file or the request as it was typed is not valid.
 pub fn run(arguments: &Arguments, environment: &Environment) -> Result<ExitCode, ExplainError> {
     let config = arguments.source.load(environment)?;
-    let method = Method::from_bytes(arguments.method.as_bytes())
-        .map_err(|error| ExplainError::Method(arguments.method.clone(), error))?;
-    let uri: Uri = arguments.target.parse().map_err(|error| ExplainError::Target(arguments.target.clone(), error))?;
-    let mut headers = headers(&arguments.headers)?;
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost").to_owned();
-    let Some(route) = config.routes.find(&method, &host, uri.path(), &headers).cloned() else {
-        say(format_args!("route        none: 404 no-route, nothing is sent"));
-        return Ok(ExitCode::FAILURE);
+    let mut head = head(arguments)?;
+    let route = match route(&config, &head) {
+        Ok(route) => route,
+        Err(Problem { status, code, detail, .. }) => {
+            say(format_args!("refused      {status} {}, nothing is sent: {detail}", code.entry().code));
+            return Ok(ExitCode::FAILURE);
+        }
     };
-    let scope = CallerRule::new(&config).scope(&mut headers, &peer(&config.server));
-    let target = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
-    print_route(&route, &method, &target);
+    let scope = CallerRule::new(&config).scope(&mut head.headers, &peer(&config.server));
+    let target = head.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
+    print_route(&route, &head.method, &target);
     match scope {
         Err(problem) => say(format_args!("caller       refused: {} ({})", problem.code.entry().code, problem.detail)),
-        Ok(scope) => explain(&config, route, scope, (method, target, headers), &arguments.data),
+        Ok(scope) => explain(&config, route, scope, (head.method, target, head.headers), &arguments.data),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The request as it was typed, to this machine unless it says another `Host`.
+fn head(arguments: &Arguments) -> Result<Parts, ExplainError> {
+    let (mut head, ()) = Request::new(()).into_parts();
+    head.method = Method::from_bytes(arguments.method.as_bytes())
+        .map_err(|error| ExplainError::Method(arguments.method.clone(), error))?;
+    head.uri = arguments.target.parse().map_err(|error| ExplainError::Target(arguments.target.clone(), error))?;
+    head.headers = headers(&arguments.headers)?;
+    let host = HeaderValue::try_from(head.uri.authority().map_or("localhost", Authority::as_str));
+    head.headers.entry(HOST).or_insert(host.unwrap_or(HeaderValue::from_static("localhost")));
+    Ok(head)
+}
+
+/// As the listener would find it.
+fn route(config: &Config, head: &Parts) -> Result<Arc<Route>, Problem> {
+    Door::new(config, Instance::new(&Entropy::seeded(0))).check(head, None)?;
+    find_route(&config.routes, head)
 }
 
 /// A client on this machine, as the listener would let it in.
@@ -182,4 +203,37 @@ fn print_policy(config: &Config, call: &Call) {
         duration_text(call.route.tombstones),
         config.store.url.kind()
     ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "upstreams.bank = { url = 'http://127.0.0.1:1', headers = { Authorization = 'Bearer ours' } }\n\
+        routes = [{ name = 'bank', match = { path = '/' }, upstream = 'bank' },\n\
+        { name = 'pay', match = { path = '/pay' }, upstream = 'bank' }]";
+
+    #[test]
+    fn what_the_gateway_would_refuse_has_no_route() {
+        let config = Config::parse(FILE, "gateway.toml", &Environment::default()).unwrap();
+        for (target, line, expected) in [
+            ("/pay/x", "X-A: b", Ok("pay")),
+            ("http://gw/pay", "X-A: b", Ok("pay")),
+            ("/pay", "Host: other", Ok("pay")),
+            ("/a/../pay", "X-A: b", Err(400)),
+            ("/%70ay", "X-A: b", Err(400)),
+            ("/pay", "Connection: Idempotency-Key", Err(400)),
+        ] {
+            let arguments = Arguments {
+                source: Source { config: "gateway.toml".into(), upstream: None, repeat: None, store: None },
+                method: "POST".to_owned(),
+                target: target.to_owned(),
+                headers: vec![line.to_owned()],
+                data: String::new(),
+            };
+            let found = route(&config, &head(&arguments).unwrap());
+            let found = found.as_ref().map(|route| route.name.as_str()).map_err(|problem| problem.status);
+            assert_eq!(found, expected, "{target} {line}");
+        }
+    }
 }

@@ -4,13 +4,14 @@
 //! Nothing is repaired. Limits that hyper has only in the large are exact here, and explained.
 
 use std::fmt;
+use std::sync::Arc;
 
 use http::header::{CONNECTION, EXPECT, HOST, TRANSFER_ENCODING, VIA};
 use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
-use crate::config::{Callers, Config};
+use crate::config::{Callers, Config, Route, RouteTable};
 use crate::engine::problem::{Code, Problem};
 use crate::entropy::Entropy;
 use crate::server::framing::Ambiguity;
@@ -239,9 +240,33 @@ fn has_dot_segment(path: &str) -> bool {
     path.split(['/', '\\']).any(|segment| matches!(segment.split(';').next(), Some("." | "..")))
 }
 
+/// The route of a request. What goes upstream is not decoded, and a service that decodes it must not do what another
+/// route guards.
+///
+/// # Errors
+/// `no-route`, or `invalid-request` where the path may be read as that of another route.
+pub fn find_route(routes: &RouteTable, head: &Parts) -> Result<Arc<Route>, Problem> {
+    let path = head.uri.path();
+    let host = head.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let find = |path: &str| routes.find(&head.method, host, path, &head.headers);
+    let route = find(path).ok_or_else(|| no_route(head))?;
+    let other = lenient_reading(path).and_then(|reading| find(&reading));
+    match other.filter(|other| other.matches.path.len() > route.matches.path.len()) {
+        Some(other) => Err(refusal(format_args!(
+            "The path may be read as one of route `{}`; send it without escapes, empty segments and parameters.",
+            other.name
+        ))),
+        None => Ok(Arc::clone(route)),
+    }
+}
+
+fn no_route(head: &Parts) -> Problem {
+    Problem::new(Code::NoRoute, format!("No route of gateway.toml matches {} {}.", head.method, head.uri.path()))
+}
+
 /// The path as a lenient service may read it, if that is another one: escapes of visible characters resolved, slashes
 /// merged, parameters left out.
-pub fn lenient_reading(path: &str) -> Option<String> {
+fn lenient_reading(path: &str) -> Option<String> {
     if !path.contains(['%', '\\', ';']) && !path.contains("//") {
         return None;
     }

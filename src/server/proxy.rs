@@ -23,7 +23,7 @@ use crate::operation::Scope;
 use crate::retry::deadline;
 use crate::server::body::{BodyError, BodyLimits, BoxError, Reading, ResponseBody, read_body, read_or_leave};
 use crate::server::caller::CallerRule;
-use crate::server::door::{Door, Instance, lenient_reading};
+use crate::server::door::{Door, Instance, find_route};
 use crate::server::listener::Peer;
 use crate::server::lookup::{self, KeyQuestion, NoQuestion, Question};
 use crate::server::passing::Passing;
@@ -121,23 +121,8 @@ impl Proxy {
         self.engine.look_up_key(scope, &asked.route, &asked.key).await
     }
 
-    /// What goes upstream is not decoded, and a service that decodes it must not do what another route guards.
     fn route(&self, head: &Parts) -> Result<Arc<Route>, Problem> {
-        let (routes, path) = (&self.engine.shared().config.routes, head.uri.path());
-        let host = head.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        let find = |path: &str| routes.find(&head.method, host, path, &head.headers);
-        let route = find(path).ok_or_else(|| no_route(head))?;
-        let other = lenient_reading(path).and_then(|reading| find(&reading));
-        match other.filter(|other| other.matches.path.len() > route.matches.path.len()) {
-            Some(other) => Err(Problem::new(
-                Code::InvalidRequest,
-                format!(
-                    "The path may be read as one of route `{}`; send it without escapes, empty segments and parameters.",
-                    other.name
-                ),
-            )),
-            None => Ok(Arc::clone(route)),
-        }
+        find_route(&self.engine.shared().config.routes, head)
     }
 
     /// What belonged to the hop behind us goes, then comes what we say about it. A wish for another protocol stays.
@@ -242,10 +227,6 @@ fn ends_here(head: &mut Parts) -> bool {
 
 fn run_deadline(route: &Route, headers: &HeaderMap) -> Instant {
     Instant::now() + deadline::of_run(route.retry.deadline, headers)
-}
-
-fn no_route(head: &Parts) -> Problem {
-    Problem::new(Code::NoRoute, format!("No route of gateway.toml matches {} {}.", head.method, head.uri.path()))
 }
 
 /// What goes over such a connection has no key and no receipt.
