@@ -11,7 +11,7 @@ use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
-use crate::config::{Callers, Config, Route, RouteTable};
+use crate::config::{Callers, Config, Ingredient, Route, RouteTable};
 use crate::engine::problem::{Code, Problem};
 use crate::entropy::Entropy;
 use crate::server::framing::Ambiguity;
@@ -59,7 +59,7 @@ pub struct Door {
     max_uri_bytes: usize,
     /// Where routes look for the client's key.
     key_headers: Vec<HeaderName>,
-    /// What else names a call or its caller.
+    /// What else names a call, its route or its caller.
     naming_headers: Vec<HeaderName>,
     instance: Instance,
 }
@@ -72,10 +72,12 @@ impl Door {
             Callers::Header(name) => Some(name),
             Callers::None | Callers::Credential | Callers::Token(_) => None,
         };
-        let naming = keys().flat_map(|key| [&key.session_header, &key.step_header].into_iter().chain(&key.headers));
+        let named = keys().flat_map(|key| [&key.session_header, &key.step_header].into_iter().chain(&key.headers));
+        let derived = keys().flat_map(|key| &key.from).filter_map(Ingredient::header);
+        let matched = config.routes.0.iter().flat_map(|route| &route.matches.headers).map(|(name, _)| name);
         Self {
             key_headers: distinct(keys().map(|key| &key.header)),
-            naming_headers: distinct(naming.chain(caller)),
+            naming_headers: distinct(named.chain(derived).chain(matched).chain(caller)),
             ..Self::with_limits(config.server.max_header_bytes, config.server.max_uri_bytes, instance)
         }
     }

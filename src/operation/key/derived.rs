@@ -32,6 +32,16 @@ pub enum Ingredient {
     Query(String),
 }
 
+impl Ingredient {
+    /// The header that it is read from, if it is one.
+    pub fn header(&self) -> Option<&HeaderName> {
+        match self {
+            Self::Header(name) => Some(name),
+            Self::Session | Self::Step | Self::Payload | Self::Json(_) | Self::Form(_) | Self::Query(_) => None,
+        }
+    }
+}
+
 impl fmt::Display for Ingredient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

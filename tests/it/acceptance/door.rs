@@ -118,7 +118,8 @@ fn s06_a_chunk_or_trailer_that_may_be_misread_is_refused(ground: Ground) {
         "1\r\na\r\n0\r\nX-Forwarded-For: 10.0.0.1\r\n\r\n",
     ];
     let long = format!("1;{}\r\na\r\n0\r\n\r\n", "x".repeat(20_000));
-    let rows = rows.into_iter().chain([long.as_str()]);
+    let zeros = format!("{}1\r\na\r\n0\r\n\r\n", "0".repeat(1 << 20));
+    let rows = rows.into_iter().chain([long.as_str(), zeros.as_str()]);
     let rows: Vec<Row<'_>> =
         rows.map(|body| (body, format!("{POST}Transfer-Encoding: chunked\r\n\r\n{body}"), 400)).collect();
     refused_by_a_new_gateway(&ground, &rows);
@@ -246,13 +247,20 @@ fn s12_headers_that_name_a_call_cannot_be_hidden(ground: Ground) {
         "Connection: authorization",
         "Connection: x-session-id",
         "Connection: X-Account",
+        "Connection: X-Tenant",
+        "Connection: X-Env",
+        "X_Tenant: t-1",
+        "X_Env: a",
         "Connection: Content-Length",
     ];
     let rows: Vec<Row<'_>> =
         lines.iter().map(|line| (*line, format!("{POST}{line}\r\nContent-Length: 0\r\n\r\n"), 400)).collect();
     let upstream = ScriptedUpstream::start();
-    let gateway = Settings::of(&upstream).route("key.headers = ['X-Account']").start(&ground);
-    refused(&gateway, &upstream, &rows);
+    let settings = Settings::of(&upstream).route("key.headers = ['X-Account']");
+    let settings = settings
+        .route("key.from = ['header:X-Tenant']")
+        .and("[[routes]]\nname = 'test'\nmatch = { path = '/', headers = { X-Env = 'a' } }\nupstream = 'payments'");
+    refused(&settings.start(&ground), &upstream, &rows);
 }
 
 fn s14_a_request_that_has_gone_far_enough_ends_here(ground: Ground) {
