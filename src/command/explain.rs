@@ -99,7 +99,8 @@ fn head(arguments: &Arguments) -> Result<Parts, ExplainError> {
 /// As the listener would find it.
 fn route(config: &Config, head: &Parts) -> Result<Arc<Route>, Problem> {
     Door::new(config, Instance::new(&Entropy::seeded(0))).check(head, None)?;
-    find_route(&config.routes, head)
+    let route = find_route(&config.routes, head)?;
+    CallerRule::new(config).check_page(&head.headers, &route.upstream).map(|()| route)
 }
 
 /// A client on this machine, as the listener would let it in.
@@ -223,6 +224,7 @@ mod tests {
             ("/a/../pay", "X-A: b", Err(400)),
             ("/%70ay", "X-A: b", Err(400)),
             ("/pay", "Connection: Idempotency-Key", Err(400)),
+            ("/pay", "Origin: https://evil.example", Err(403)),
         ] {
             let arguments = Arguments {
                 source: Source { config: "gateway.toml".into(), upstream: None, repeat: None, store: None },

@@ -15,7 +15,7 @@ use crate::engine::problem::{Code, Problem};
 use crate::engine::status::{Snapshot, Status};
 use crate::operation::OperationId;
 use crate::server::body::ResponseBody;
-use crate::server::door::{is_host, split_port};
+use crate::server::door::is_loopback;
 use crate::server::filter::Filter;
 use crate::server::health::{StoreHealth, store_health};
 use crate::server::listener::Peer;
@@ -224,12 +224,6 @@ fn check_local(headers: &HeaderMap, peer: &Peer) -> Result<(), Problem> {
             Err(Problem::new(Code::InvalidRequest, detail).with_status(421))
         }
     }
-}
-
-fn is_loopback(host: &str) -> bool {
-    let name = split_port(host).0;
-    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
-    is_host(host) && (name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback()))
 }
 
 fn not_found(detail: impl Into<String>) -> Problem {

@@ -2,17 +2,20 @@
 
 use std::net::IpAddr;
 
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, ORIGIN};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
-use crate::config::{Callers, Config, Network};
+use crate::config::{Callers, Config, Network, Upstream};
 use crate::credential::{Lifetime, lifetime};
 use crate::engine::problem::{Code, Problem};
 use crate::operation::Scope;
+use crate::server::door::is_loopback;
 use crate::server::listener::{Peer, Transport};
 
 const BEARER: &[u8] = b"Bearer ";
+/// What a browser says of the page behind a request.
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Tells callers apart, and takes away what was meant for the gateway alone.
 #[derive(Clone, Debug)]
@@ -22,6 +25,9 @@ pub struct CallerRule {
     /// Everything that can reach a loopback listener is on this machine and believed.
     on_loopback: bool,
 }
+
+const FOREIGN_PAGE: &str = "A page of another site asks for a call that a credential of this gateway goes with. To let \
+    pages in, say who may call (callers.scope) or which proxy is in front (server.trusted_proxies).";
 
 impl CallerRule {
     pub fn new(config: &Config) -> Self {
@@ -35,6 +41,19 @@ impl CallerRule {
     /// Whether what `peer` says about the way here is believed.
     pub fn trusts(&self, peer: IpAddr) -> bool {
         self.trusted.iter().any(|network| network.contains(peer))
+    }
+
+    /// Any page on the web can make a browser of this machine call us. Where whoever is on the machine is the one caller,
+    /// it would spend the credential that the gateway adds.
+    ///
+    /// # Errors
+    /// `invalid-request`, 403: a page of another site asks, and a credential would go with the call.
+    pub fn check_page(&self, headers: &HeaderMap, upstream: &Upstream) -> Result<(), Problem> {
+        let is_open = matches!(self.callers, Callers::None) && self.on_loopback && self.trusted.is_empty();
+        if is_open && upstream.carries_credential() && is_of_foreign_page(headers) {
+            return Err(Problem::new(Code::InvalidRequest, FOREIGN_PAGE).with_status(403));
+        }
+        Ok(())
     }
 
     /// The scope of a request. A token of the gateway's own is taken out of `headers`: it never goes upstream. A client
@@ -58,6 +77,15 @@ impl CallerRule {
             }
         }
     }
+}
+
+/// Browsers say `Origin` with every write; with reads only, at best, what the page is to us.
+fn is_of_foreign_page(headers: &HeaderMap) -> bool {
+    if !headers.contains_key(ORIGIN) {
+        return headers.get(FETCH_SITE).is_some_and(|site| site == "cross-site");
+    }
+    let authority = |origin: &HeaderValue| Some(origin.to_str().ok()?.split_once("://")?.1.to_owned());
+    headers.get_all(ORIGIN).iter().any(|origin| !authority(origin).is_some_and(|host| is_loopback(&host)))
 }
 
 /// All lasting credentials together: one of them may be shared by many. What changes by itself makes a new caller of the
@@ -210,6 +238,22 @@ mod tests {
         let both = [digest(b"k"), digest(b"l")].concat();
         let of_both = by_credential_of(&[("x-api-key", "l"), ("authorization", "k")]);
         assert_eq!(of_both, Scope::credential("authorization+x-api-key", &both));
+    }
+
+    #[test]
+    fn a_page_of_another_site_does_not_spend_our_credential() {
+        let one = |name, value| headers(&[(name, value)]);
+        for page in ["https://evil.example", "http://localhost.evil.example:8080", "null", "http://", "file://"] {
+            assert!(is_of_foreign_page(&one("origin", page)), "{page}");
+        }
+        for page in ["http://localhost:3000", "http://127.0.0.1:8080", "http://[::1]", "tauri://localhost"] {
+            let mut headers = one("origin", page);
+            headers.insert(FETCH_SITE, HeaderValue::from_static("cross-site"));
+            assert!(!is_of_foreign_page(&headers), "{page}");
+        }
+        assert!(is_of_foreign_page(&headers(&[("origin", "http://localhost"), ("origin", "http://evil.example")])));
+        assert!(is_of_foreign_page(&one("sec-fetch-site", "cross-site")));
+        assert!(!is_of_foreign_page(&one("sec-fetch-site", "same-site")) && !is_of_foreign_page(&headers(&[])));
     }
 
     #[test]

@@ -337,6 +337,13 @@ pub fn split_port(text: &str) -> (&str, Option<&str>) {
     }
 }
 
+/// Whether a `Host` leads to the machine that asks, whatever its names are made to lead to.
+pub fn is_loopback(host: &str) -> bool {
+    let name = split_port(host).0;
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    is_host(host) && (name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback()))
+}
+
 fn check_expectation(headers: &HeaderMap) -> Result<(), Problem> {
     if headers.get_all(EXPECT).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
         return Err(refusal("Expect is something other than 100-continue").with_status(417));

@@ -122,7 +122,8 @@ impl Proxy {
     }
 
     fn route(&self, head: &Parts) -> Result<Arc<Route>, Problem> {
-        find_route(&self.engine.shared().config.routes, head)
+        let route = find_route(&self.engine.shared().config.routes, head)?;
+        self.callers.check_page(&head.headers, &route.upstream).map(|()| route)
     }
 
     /// What belonged to the hop behind us goes, then comes what we say about it. A wish for another protocol stays.

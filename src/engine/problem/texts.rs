@@ -32,12 +32,13 @@ pub(super) const KEY_INVALID: Entry = Entry {
 pub(super) const INVALID_REQUEST: Entry = Entry {
     code: "invalid-request",
     status: 400,
-    also: "408, 414, 417, 421, 431, 501 or 508 where HTTP has its own",
+    also: "403, 408, 414, 417, 421, 431, 501 or 508 where HTTP has its own",
     title: "The request is not valid",
     advice: "Correct the request as the detail says; sent again as it is, it will be refused again.",
     explanation: "The request breaks HTTP, or can be read in more than one way: its framing, its target, its Host or one \
                   of its headers. The gateway refuses such requests before it looks at any route, because the next hop \
-                  might read them differently. Nothing was sent, and the connection ends.",
+                  might read them differently. With 403 it is well formed, but a page of another site made a browser on \
+                  the gateway's machine send it. Nothing was sent, and the connection ends.",
     retryable: false,
     look_up: false,
 };

@@ -12,6 +12,7 @@ on! { [memory]
     a_stranger_is_turned_away_before_anything_else
     equal_keys_do_not_meet_at_an_upstream_with_our_credential
     equal_keys_do_not_meet_upstream_on_unguarded_calls_either
+    a_page_of_another_site_does_not_spend_the_credential_of_a_sidecar
 }
 
 const TOKENS: &str = "[[callers.tokens]]\nname = 'support'\ntoken = 'old-token'\n\
@@ -116,4 +117,27 @@ fn equal_keys_do_not_meet_upstream_on_unguarded_calls_either(ground: Ground) {
     let keys: Vec<_> = upstream.seen().iter().map(|call| call.header("Idempotency-Key").unwrap().to_owned()).collect();
     assert!(keys[0] != "k-1" && keys[0] != keys[1], "{keys:?}");
     assert_eq!(keys[0], keys[2], "one caller's key stays the same");
+}
+
+fn a_page_of_another_site_does_not_spend_the_credential_of_a_sidecar(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let ours = Settings::of(&upstream).top("upstreams.payments.headers.Authorization = 'Bearer service'");
+    let gateway = ours.clone().start(&ground);
+    let by_page = |gateway: &Gateway, method| gateway.call(method, "/charges").header("Origin", "https://evil.example");
+
+    for method in ["POST", "GET", "OPTIONS"] {
+        by_page(&gateway, method).send().expect_problem(403, "invalid-request");
+    }
+    gateway
+        .call("GET", "/charges")
+        .header("Sec-Fetch-Site", "cross-site")
+        .send()
+        .expect_problem(403, "invalid-request");
+    assert_eq!((upstream.seen().len(), gateway.operations("").len()), (0, 0));
+
+    gateway.charge("k-1").header("Origin", "http://localhost:3000").send().expect(201);
+    let behind_a_proxy = ours.top("server.trusted_proxies = ['127.0.0.1/32']").start(&ground);
+    by_page(&behind_a_proxy, "POST").send().expect(201);
+    by_page(&Settings::of(&upstream).start(&ground), "POST").send().expect(201);
+    assert_eq!(upstream.effects(), 3);
 }
