@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -19,12 +20,16 @@ use crate::engine::Engine;
 use crate::server::admin::AdminState;
 use crate::server::body::ResponseBody;
 use crate::server::health::{Health, Readiness, store_health};
-use crate::server::listener::{Listener, Peer};
+use crate::server::listener::{Limits, Listener, Peer};
 use crate::store::Store;
 use crate::worker::{advice, certificates, rules, space, sweep};
 
 /// Connections of operators and probes: they never wait behind agents.
 const PLACES: usize = 256;
+
+/// How long a prober may be silent. Nobody needs a name to connect to the health port, and a few hundred silent ones
+/// would make every probe late.
+const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The tasks of the first thread that are not requests of agents.
 pub(super) struct Control {
@@ -52,11 +57,13 @@ impl Control {
             status: Arc::clone(&common.shared.status),
         };
         let server = &common.shared.config.server;
-        tasks.spawn(serve(common, server.health, &stop, move |request, _| {
+        let limits = Limits::from(server);
+        let probers = Limits { header_timeout: limits.header_timeout.min(PROBE_PATIENCE), ..limits };
+        tasks.spawn(serve(server.health, probers, &stop, move |request, _| {
             let health = health.clone();
             async move { health.answer(request.method(), request.uri().path(), request.uri().query()).await }
         })?);
-        tasks.spawn(serve(common, server.admin, &stop, move |request, peer| {
+        tasks.spawn(serve(server.admin, limits, &stop, move |request, peer| {
             let (admin, (head, _)) = (admin.clone(), request.into_parts());
             async move { admin.answer(&head, &peer).await }
         })?);
@@ -132,8 +139,8 @@ fn place_of(store: &StoreUrl) -> String {
 }
 
 fn serve<S, F>(
-    common: &Common,
     address: SocketAddr,
+    limits: Limits,
     stop: &CancellationToken,
     service: S,
 ) -> Result<impl Future<Output = ()> + Send + use<S, F>, AppError>
@@ -141,7 +148,6 @@ where
     S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<ResponseBody>> + Send + 'static,
 {
-    let limits = (&common.shared.config.server).into();
     let places = Arc::new(Semaphore::new(PLACES));
     Ok(Listener::new(listen(address, 1)?, limits, places, stop.clone())?.serve(service))
 }

@@ -16,6 +16,7 @@ on! { [memory]
     s15_a_body_beyond_the_limit_is_not_held
     s16_whoever_is_slow_gives_his_place_back
     s17_a_full_gateway_still_answers_its_probes
+    s17_silent_probers_keep_no_other_out
     s18_a_gateway_without_descriptors_rests_and_recovers
     s19_a_compressed_answer_stays_compressed
     answers_that_are_held_count_as_bodies_do
@@ -113,6 +114,15 @@ fn s17_a_full_gateway_still_answers_its_probes(ground: Ground) {
         call.answer().expect(201);
     }
     third.answer().expect(201);
+}
+
+fn s17_silent_probers_keep_no_other_out(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).top("server.header_timeout = '60s'").start(&ground);
+    let silent: Vec<_> = (0..256).map(|_| TcpStream::connect(gateway.health()).unwrap()).collect();
+
+    assert_eq!(gateway.probe("/livez").status, 200);
+    drop(silent);
 }
 
 fn s18_a_gateway_without_descriptors_rests_and_recovers(ground: Ground) {

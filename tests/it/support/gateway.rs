@@ -191,6 +191,11 @@ impl Gateway {
         self.ports.agents
     }
 
+    /// Of the probes.
+    pub fn health(&self) -> SocketAddr {
+        self.ports.health
+    }
+
     pub fn call(&self, method: &str, target: &str) -> Call {
         Call::new(self.ports.agents, method, target)
     }
