@@ -12,10 +12,11 @@ use hyper::body::Incoming;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{AppError, Common, listen};
-use crate::config::StoreUrl;
+use crate::config::{Config, StoreUrl};
 use crate::engine::Engine;
 use crate::server::admin::AdminState;
 use crate::server::body::ResponseBody;
@@ -30,6 +31,9 @@ const PLACES: usize = 256;
 /// How long a prober may be silent. Nobody needs a name to connect to the health port, and a few hundred silent ones
 /// would make every probe late.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A terminal sends its signal to a gateway and to what started it, which may send it on: that is one word, not two.
+const SAME_WORD: Duration = Duration::from_secs(1);
 
 /// The tasks of the first thread that are not requests of agents.
 pub(super) struct Control {
@@ -87,18 +91,28 @@ impl Control {
         error.map_or_else(|| "taken".to_owned(), |error| format!("refused until the store is there: {error}"))
     }
 
-    /// Ready while `serving`; a signal or the end of the store stops it, and what is under way is let finish.
+    async fn begin(&self, config: &Config) {
+        self.readiness.set_ready();
+        let store = place_of(&config.store.url);
+        let guarded_calls = self.guarded_calls(&config.store.url).await;
+        let (listen, admin, health) = (config.server.listen, config.server.admin, config.server.health);
+        tracing::info!(%listen, %admin, %health, store, guarded_calls, "ready");
+    }
+
+    /// Ready while `serving`; a signal or the end of the store stops it, and what is under way is let finish, unless a
+    /// second signal comes.
     pub(super) async fn until_stopped(
         mut self,
         common: &Common,
         serving: impl Future<Output = Result<(), AppError>>,
     ) -> Result<(), AppError> {
-        self.readiness.set_ready();
-        let server = &common.shared.config.server;
-        let store = place_of(&common.shared.config.store.url);
-        let guarded_calls = self.guarded_calls(&common.shared.config.store.url).await;
-        let (listen, admin, health) = (server.listen, server.admin, server.health);
-        tracing::info!(%listen, %admin, %health, store, guarded_calls, "ready");
+        self.begin(&common.shared.config).await;
+        let drained = CancellationToken::new();
+        let serving = async {
+            let served = serving.await;
+            drained.cancel();
+            served
+        };
         let stopping = async {
             let ended = tokio::select! {
                 ended = self.store.ended() => Some(ended),
@@ -107,13 +121,16 @@ impl Control {
             tracing::info!("draining");
             self.readiness.set_draining();
             common.stop.cancel();
-            ended
+            match &ended {
+                None => self.signals.again_before(&drained).await.map(|()| ended),
+                Some(_) => Ok(ended),
+            }
         };
-        let (served, ended) = tokio::join!(serving, stopping);
+        let served = tokio::try_join!(serving, stopping);
         self.stop.cancel();
         self.tasks.shutdown().await;
         tracing::info!("stopped");
-        served.and(ended.map_or(Ok(()), |ended| Err(AppError::StoreEnded(ended))))
+        served.and_then(|((), ended)| ended.map_or(Ok(()), |ended| Err(AppError::StoreEnded(ended))))
     }
 }
 
@@ -127,6 +144,16 @@ impl Signals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+
+    /// Waits for `drained`, or for one more from somebody who does not want to wait for it.
+    ///
+    /// # Errors
+    /// There was one more.
+    async fn again_before(&mut self, drained: &CancellationToken) -> Result<(), AppError> {
+        drained.run_until_cancelled(sleep(SAME_WORD)).await;
+        *self = Self::listen()?;
+        drained.run_until_cancelled(self.next()).await.map_or(Ok(()), |()| Err(AppError::ToldTwice))
     }
 }
 

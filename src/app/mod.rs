@@ -51,6 +51,8 @@ pub enum AppError {
     System(#[from] io::Error),
     #[error("the gateway had to end")]
     StoreEnded(#[source] StoreError),
+    #[error("told to end twice: calls under way are left to their leases")]
+    ToldTwice,
     #[error("a thread of the gateway ended abnormally")]
     Thread,
     #[error("the operating system gives no randomness")]
@@ -75,10 +77,11 @@ enum StoreSource {
     Redis(Box<redis::Settings>, Sealer),
 }
 
-/// Runs the gateway until SIGTERM or SIGINT or the end of its store, then lets what is under way finish within `server.drain`.
+/// Runs the gateway until SIGTERM or SIGINT or the end of its store, then lets what is under way finish within
+/// `server.drain`, or until a second signal.
 ///
 /// # Errors
-/// The gateway could not start and nothing was served, or its store ended while it ran.
+/// The gateway could not start and nothing was served, or its store ended while it ran, or it was told to end twice.
 pub fn run(config: Config) -> Result<(), AppError> {
     let _lines = telemetry::hold_lines();
     let runtime = runtime()?;
@@ -96,6 +99,9 @@ pub fn run(config: Config) -> Result<(), AppError> {
     };
     let ended = runtime.block_on(lead);
     common.stop.cancel();
+    if matches!(ended, Err(AppError::ToldTwice)) {
+        return ended;
+    }
     others.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(AppError::Thread)))?;
     ended
 }

@@ -1,5 +1,7 @@
 //! What is too large, too fast or too late.
 
+use std::time::Duration;
+
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -26,6 +28,7 @@ on! { [memory]
     a_rate_refuses_new_calls_and_replays_old_ones
     a_gateway_that_is_told_to_stop_finishes_its_calls
     a_call_that_outlasts_the_drain_is_left_to_its_lease
+    a_gateway_that_is_told_to_stop_twice_waits_for_nothing
 }
 
 const LARGE: usize = 100_000;
@@ -140,6 +143,23 @@ fn a_call_that_outlasts_the_drain_is_left_to_its_lease(ground: Ground) {
     assert!(gateway.exit().success() && gateway.log().contains("left to their leases"));
     drop((call, idle));
     assert_eq!(upstream.seen().len(), 1);
+}
+
+fn a_gateway_that_is_told_to_stop_twice_waits_for_nothing(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::Held(Reply::charge(1)));
+    let mut gateway = Settings::of(&upstream).top("server.drain = '10m'").top("server.threads = 2").start(&ground);
+
+    let call = gateway.charge("k-1").begin();
+    upstream.wait_for(1);
+    gateway.terminate();
+    eventually("draining", || (gateway.readiness().status == 503).then_some(()));
+    let status = eventually("the end of the gateway", || {
+        gateway.terminate();
+        gateway.exit_within(Duration::from_millis(100))
+    });
+    assert_eq!((status.code(), gateway.log().contains("told to end twice")), (Some(1), true));
+    drop(call);
 }
 
 fn hex(bytes: &[u8]) -> String {
