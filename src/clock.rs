@@ -125,10 +125,10 @@ pub struct Uptime {
 }
 
 impl Uptime {
-    /// `None` where the system does not tell; Linux does.
+    /// `None` where the system does not tell. Linux does, unless somebody hides it from us.
     pub fn read() -> Option<Self> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
-        Some(Self { boot, elapsed: up()? })
+        Some(Self { boot, elapsed: up()? }).filter(|uptime| !uptime.boot.is_empty())
     }
 
     /// What has passed since `earlier`, if that was in the same life of the machine.

@@ -16,6 +16,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{AppError, Common, listen};
+use crate::clock::Uptime;
 use crate::config::{Config, StoreUrl};
 use crate::engine::Engine;
 use crate::server::admin::AdminState;
@@ -92,6 +93,7 @@ impl Control {
     }
 
     async fn begin(&self, config: &Config) {
+        warn_without_uptime(&config.store.url);
         self.readiness.set_ready();
         let store = place_of(&config.store.url);
         let guarded_calls = self.guarded_calls(&config.store.url).await;
@@ -154,6 +156,17 @@ impl Signals {
         drained.run_until_cancelled(sleep(SAME_WORD)).await;
         *self = Self::listen()?;
         drained.run_until_cancelled(self.next()).await.map_or(Ok(()), |()| Err(AppError::ToldTwice))
+    }
+}
+
+/// A file goes by the uptime of its machine from one start to the next; a container may be told none.
+fn warn_without_uptime(store: &StoreUrl) {
+    match store {
+        StoreUrl::File(_) if Uptime::read().is_none() => tracing::warn!(
+            "this system does not tell its boot (/proc/sys/kernel/random/boot_id): if its clock jumps between two \
+             starts, receipts and tombstones run out by it"
+        ),
+        StoreUrl::File(_) | StoreUrl::Memory | StoreUrl::Redis(_) => {}
     }
 }
 

@@ -52,6 +52,12 @@ fn the_service_writes_its_state_and_nothing_else() {
     }
 }
 
+/// From one start to the next the time of the store goes by the uptime, which is told by `/proc/sys`.
+#[test]
+fn the_service_sees_how_long_its_machine_is_up() {
+    assert!(assignments("deploy/oncegate.service").iter().all(|(name, _)| name != "ProcSubset"));
+}
+
 #[test]
 fn the_service_is_reached_from_its_host_only() {
     let server = gateway().server;

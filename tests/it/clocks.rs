@@ -204,6 +204,13 @@ fn the_uptime_of_a_container_is_not_that_of_the_machine() {
     assert!(gateway.charge("done").send().expect(201).is_replay());
 }
 
+#[test]
+fn a_machine_that_does_not_tell_its_boot_is_warned_of() {
+    let (upstream, warning) = (ScriptedUpstream::start(), "does not tell its boot");
+    assert!(settings(&upstream).without_boot().start(&Ground::file()).log().contains(warning));
+    assert!(!settings(&upstream).start(&Ground::file()).log().contains(warning));
+}
+
 /// The file was noted in another life of the machine.
 fn reboot(ground: &Ground) {
     let path = PathBuf::from(ground.url().trim_start_matches("file:"));

@@ -90,6 +90,11 @@ impl Settings {
         self.behind("mount --bind \"$0\" /proc/uptime", file)
     }
 
+    /// It is not told in which life of the machine it runs.
+    pub fn without_boot(self) -> Self {
+        self.behind("mount --bind \"$0\" /proc/sys/kernel/random/boot_id", Path::new("/dev/null"))
+    }
+
     /// Whoever reads its log goes away when it is ready.
     pub fn read_until_ready(mut self) -> Self {
         let reader = "grep -m 1 '\"message\":\"ready\"' pipe >&2";
