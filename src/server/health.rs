@@ -16,10 +16,12 @@ use crate::server::respond;
 use crate::store::Store;
 use crate::telemetry::story;
 
-/// Probes have short timeouts of their own, and the store must not make one late that does not ask for it.
+/// Every `/readyz` tells of the store, and probes have short timeouts of their own, often a second: a store that is silent
+/// makes one late by no more than this.
 const STORE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long what the store said is told again.
+/// How long what the store said is told again. It is asked for a write, for a full disk shows in nothing less; of a file
+/// that is 64 KiB and a sync, no more often than this whoever asks.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Whether the gateway takes requests; shared with whoever starts and stops it.
