@@ -85,7 +85,7 @@ enum StoreSource {
 pub fn run(config: Config) -> Result<(), AppError> {
     let _lines = telemetry::hold_lines();
     let runtime = runtime()?;
-    let _guard = runtime.enter();
+    let guard = runtime.enter();
     let threads = config.server.threads.get();
     let own = listen(config.server.listen, threads)?;
     let others: Vec<_> = (1..threads).map(|_| listen(config.server.listen, threads)).collect::<Result<_, _>>()?;
@@ -103,6 +103,9 @@ pub fn run(config: Config) -> Result<(), AppError> {
         return ended;
     }
     others.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(AppError::Thread)))?;
+    drop(guard);
+    // A resolver that does not answer would hold the end up for its own timeouts.
+    runtime.shutdown_background();
     ended
 }
 
@@ -119,8 +122,10 @@ fn listen(address: SocketAddr, threads: usize) -> Result<TcpListener, AppError> 
 fn spawn(common: Arc<Common>, socket: TcpListener) -> Result<thread::JoinHandle<Result<(), AppError>>, AppError> {
     let work = move || {
         let _lines = telemetry::hold_lines();
-        let served = runtime()?.block_on(async { common.serve(common.engine().await?, socket).await });
+        let runtime = runtime()?;
+        let served = runtime.block_on(async { common.serve(common.engine().await?, socket).await });
         common.stop.cancel();
+        runtime.shutdown_background();
         served
     };
     Ok(thread::Builder::new().name("oncegate".to_owned()).spawn(work)?)
@@ -157,9 +162,9 @@ impl Common {
 
     fn client(upstream: &Upstream) -> Client {
         let tls = upstream.client_tls.as_ref().map(|tls| offering(&tls.config, upstream.protocol.offer()));
-        let connector: Arc<dyn Connector> =
-            Arc::new(TcpConnector::new(tls).through(upstream.proxy.as_ref().map(proxy)));
         let endpoint = Endpoint { tls: upstream.tls, host: upstream.host.clone(), port: upstream.port };
+        let proxy = upstream.proxy.as_ref().map(proxy);
+        let connector: Arc<dyn Connector> = Arc::new(TcpConnector::new(&endpoint, tls, proxy, upstream.dns_ttl));
         let settings = Settings {
             connect_timeout: upstream.connect_timeout,
             idle_timeout: upstream.idle_timeout,

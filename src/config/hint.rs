@@ -21,7 +21,7 @@ enum Meaning {
 }
 
 /// The words of other gateways, clients and libraries. Compared without case, `_` and `-`.
-const OTHER_WORDS: [(&[&str], Meaning); 27] = [
+const OTHER_WORDS: [(&[&str], Meaning); 28] = [
     (&["num_retries", "retries", "max_retries", "retry_count", "retry_limit"], Meaning::Attempts { more: 1 }),
     (&["attempts", "tries", "max_tries", "retry_attempts", "total_attempts"], Meaning::Attempts { more: 0 }),
     (
@@ -35,6 +35,7 @@ const OTHER_WORDS: [(&[&str], Meaning); 27] = [
     (&["max_backoff", "max_backoff_ms", "max_delay", "max_delay_ms", "cap_ms"], Meaning::Duration("max_interval")),
     (&["max_retry_after", "retry_after_cap", "retry_after_limit"], Meaning::Duration("retry_after_max")),
     (&["connection_timeout", "dial_timeout", "connect_timeout_ms"], Meaning::Duration("connect_timeout")),
+    (&["dns_refresh_rate", "dns_refresh", "resolve_interval", "resolver_valid"], Meaning::Duration("dns_ttl")),
     (&["keepalive_timeout", "stream_idle_timeout"], Meaning::Duration("idle_timeout")),
     (&["ttl", "ttl_ms", "expiry", "expires", "retention", "receipt_ttl"], Meaning::Duration("receipts")),
     (&["tombstone_ttl"], Meaning::Duration("tombstones")),

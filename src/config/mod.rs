@@ -233,6 +233,8 @@ pub struct Upstream {
     pub key_retention: Duration,
     pub settle: Duration,
     pub protocol: Protocol,
+    /// How long the addresses of `host`, or of the proxy's, are used before they are looked up again.
+    pub dns_ttl: Duration,
     pub connect_timeout: Duration,
     pub idle_timeout: Duration,
     /// `host = "client"`: the caller's own `Host` goes upstream.

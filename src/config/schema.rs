@@ -71,6 +71,7 @@ pub(super) const UPSTREAM: Schema = Schema {
         "key_retention",
         "settle",
         "protocol",
+        "dns_ttl",
         "connect_timeout",
         "idle_timeout",
         "host",

@@ -293,6 +293,7 @@ fn upstream(reader: &mut Reader<'_>, section: &Section<'_>, name: &str) -> Servi
         key_retention: or(reader.text(section, "key_retention", units::duration), Duration::from_secs(24 * 3_600)),
         settle: or(reader.text(section, "settle", units::duration_or_zero), Duration::from_secs(60)),
         protocol: or(reader.text(section, "protocol", word), Protocol::Auto),
+        dns_ttl: or(reader.text(section, "dns_ttl", units::duration), Duration::from_secs(5)),
         connect_timeout: or(reader.text(section, "connect_timeout", units::duration), Duration::from_secs(3)),
         idle_timeout: or(reader.text(section, "idle_timeout", units::duration), Duration::from_secs(60)),
         keeps_client_host: reader.text(section, "host", client_host).is_some(),

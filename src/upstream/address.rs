@@ -1,36 +1,62 @@
-//! From a host to addresses, without the ones that a name must never lead to.
+//! Addresses, and the ones that a name must never lead to.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::ConnectError;
+use async_trait::async_trait;
 
 /// Metadata services of clouds that lie outside the link-local ranges.
 const METADATA_V4: [Ipv4Addr; 1] = [Ipv4Addr::new(100, 100, 100, 200)];
 const METADATA_V6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)];
 
-/// The addresses behind `host`, in the resolver's order and never empty. Asked anew for every connection, so that a
-/// name cannot pass the check and then change.
-///
-/// A literal address is taken as it is: it was written into the file by somebody who may.
-pub(super) async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, ConnectError> {
-    if let Ok(literal) = host.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(literal, port)]);
+/// One address behind a name. Whoever holds a connection to it sees whether the name still leads there.
+#[derive(Debug)]
+pub(super) struct Address {
+    pub(super) socket: SocketAddr,
+    gone: AtomicBool,
+}
+
+impl Address {
+    pub(super) fn new(socket: SocketAddr) -> Self {
+        Self { socket, gone: AtomicBool::new(false) }
     }
-    let unresolved = |source| ConnectError::Name { host: host.to_owned(), source };
-    let addresses: Vec<_> = tokio::net::lookup_host((host, port)).await.map_err(unresolved)?.collect();
-    if addresses.is_empty() {
-        return Err(unresolved(io::Error::new(io::ErrorKind::NotFound, "the name has no address")));
+
+    /// The name leads elsewhere now.
+    pub(super) fn leave(&self) {
+        self.gone.store(true, Ordering::Relaxed);
     }
-    match addresses.iter().find(|address| is_denied(address.ip())) {
-        Some(address) => Err(ConnectError::Denied { host: host.to_owned(), address: address.ip() }),
-        None => Ok(addresses),
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+}
+
+/// Tells the addresses behind a name, the best one first.
+#[async_trait]
+pub(super) trait Resolver: Send + Sync {
+    /// # Errors
+    /// The name has no address, or nobody could say.
+    async fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
+}
+
+/// The operating system's: it goes by the same files, services and search domains as every program on the machine.
+pub(super) struct System;
+
+#[async_trait]
+impl Resolver for System {
+    async fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let addresses: Vec<_> = tokio::net::lookup_host((host, port)).await?.collect();
+        match addresses.as_slice() {
+            [] => Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
+            [..] => Ok(addresses),
+        }
     }
 }
 
 /// Link-local or a cloud's metadata service, also when written as an IPv4-mapped IPv6 address.
-fn is_denied(address: IpAddr) -> bool {
+pub(super) fn is_denied(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(v4) => v4.is_link_local() || METADATA_V4.contains(&v4),
         IpAddr::V6(v6) => v6.is_unicast_link_local() || METADATA_V6.contains(&v6),
@@ -52,20 +78,5 @@ mod tests {
         for allowed in ["127.0.0.1", "10.0.0.1", "192.168.1.1", "8.8.8.8", "::1", "fd00::1", "169.253.1.1"] {
             assert!(!is_denied(allowed.parse().unwrap()), "{allowed}");
         }
-    }
-
-    #[tokio::test]
-    async fn a_literal_is_consent_and_a_name_for_the_same_address_is_not() {
-        assert_eq!(resolve("169.254.169.254", 80).await.unwrap(), ["169.254.169.254:80".parse().unwrap()]);
-        assert_eq!(resolve("fe80::1", 80).await.unwrap(), ["[fe80::1]:80".parse().unwrap()]);
-        // Not an address in URL syntax, but every resolver knows this spelling of 169.254.169.254.
-        let denied = resolve("0xa9fea9fe", 80).await.unwrap_err();
-        assert!(matches!(denied, ConnectError::Denied { address, .. } if address.to_string() == "169.254.169.254"));
-    }
-
-    #[tokio::test]
-    async fn a_name_without_an_address_is_a_name_error() {
-        let missing = resolve("does-not-exist.invalid", 80).await.unwrap_err();
-        assert!(matches!(missing, ConnectError::Name { host, .. } if host == "does-not-exist.invalid"));
     }
 }

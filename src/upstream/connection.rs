@@ -7,19 +7,22 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 
 use super::ConnectError;
+use super::address::Address;
 use super::content::SendBody;
 use super::http2::Slot;
 use super::pool::Pool;
 use super::received::ReceivedBody;
 use super::switched::Switched;
 use super::wire::{Io, Wire, Written};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
 /// Bytes of an answer's head that we are willing to read; its fields are limited to 100 by the parser.
 pub(super) const MAX_HEAD: usize = 64 * 1024;
@@ -209,6 +212,14 @@ fn has_one_framing(headers: &HeaderMap) -> bool {
     }
 }
 
+/// `Keep-Alive: timeout=5, max=100` in seconds (RFC 2068, section 19.7.1.1; common in HTTP/1.1 too).
+fn kept_for(headers: &HeaderMap) -> Option<Duration> {
+    let parameters = headers.get(KEEP_ALIVE)?.to_str().ok()?.split(',');
+    let mut pairs = parameters.filter_map(|parameter| parameter.split_once('='));
+    let (_, seconds) = pairs.find(|(name, _)| name.trim().eq_ignore_ascii_case("timeout"))?;
+    seconds.trim().parse().ok().map(Duration::from_secs)
+}
+
 type Driver = http1::Connection<TokioIo<Box<dyn Io>>, SendBody>;
 
 /// An HTTP/1.1 connection and the future that moves its bytes, which runs only while somebody polls it.
@@ -217,16 +228,20 @@ pub(super) struct Line {
     /// Gone once the connection is over; polling it again would be wrong.
     driver: Option<Driver>,
     written: Written,
+    address: Option<Arc<Address>>,
+    /// For how long the upstream keeps it open without a request, if it says so.
+    pub(super) kept_for: Option<Duration>,
 }
 
 impl Line {
     pub(super) async fn open(wire: Wire) -> Result<Self, ConnectError> {
+        let Wire { io, written, address, http2: _ } = wire;
         let (sender, driver) = http1::Builder::new()
             .max_buf_size(MAX_HEAD)
-            .handshake(TokioIo::new(wire.io))
+            .handshake(TokioIo::new(io))
             .await
             .map_err(ConnectError::Http)?;
-        Ok(Self { sender, driver: Some(driver), written: wire.written })
+        Ok(Self { sender, driver: Some(driver), written, address, kept_for: None })
     }
 
     /// The answer, and the driver if it ended with it: behind a 101 the stream is in there.
@@ -238,7 +253,10 @@ impl Line {
         let before = self.written.bytes();
         let (answer, ended) = self.exchange(request).await;
         let failed = match answer {
-            Ok(response) if has_one_framing(response.headers()) => return Ok((response, ended)),
+            Ok(response) if has_one_framing(response.headers()) => {
+                self.kept_for = kept_for(response.headers());
+                return Ok((response, ended));
+            }
             Ok(_) => HttpError::Framing,
             Err(failed) => failed,
         };
@@ -288,11 +306,13 @@ impl Line {
         drop(drive(&mut self.driver, cx));
     }
 
-    /// Whether another request can be sent, as far as the runtime knows. Afterwards no task is woken by this
+    /// Whether another request can be sent, as far as the runtime knows: it is open, and the name of the upstream still
+    /// leads where it does. Afterwards no task is woken by this
     /// connection any more, nor kept in memory by it.
     pub(super) fn is_idle(&mut self) -> bool {
         drop(drive(&mut self.driver, &mut Context::from_waker(Waker::noop())));
-        self.driver.is_some() && self.sender.is_ready()
+        let is_gone = self.address.as_ref().is_some_and(|address| address.is_gone());
+        self.driver.is_some() && self.sender.is_ready() && !is_gone
     }
 }
 

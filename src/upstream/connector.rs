@@ -1,7 +1,7 @@
 //! How a byte stream to an upstream comes about. A simulation puts its own [`Connector`] here.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +9,12 @@ use async_trait::async_trait;
 use rustls::ClientConfig;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::address::resolve;
+use super::address::Address;
+use super::name::{Host, NameError};
 use super::tunnel::{Proxy, ProxyError};
 use super::wire::{Counted, Wire};
 use crate::protocol::Protocol;
@@ -19,6 +22,9 @@ use crate::tls::offering;
 
 /// As ALPN names it.
 const HTTP2: &[u8] = b"h2";
+
+/// How long an address may be silent before the next one is tried beside it (RFC 8305, section 5).
+const HEAD_START: Duration = Duration::from_millis(250);
 
 /// Where an upstream listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,10 +38,8 @@ pub struct Endpoint {
 /// Why there is no connection. Nothing of a request was written, whatever the variant.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("cannot resolve {host}")]
-    Name { host: String, source: io::Error },
-    #[error("{host} resolves to {address}, which is link-local or a metadata service")]
-    Denied { host: String, address: IpAddr },
+    #[error(transparent)]
+    Name(#[from] NameError),
     #[error("{address} refused the connection")]
     Refused { address: SocketAddr, source: io::Error },
     #[error("cannot connect: {0}")]
@@ -74,10 +78,15 @@ pub trait Connector: Send + Sync {
     async fn connect_http1(&self, endpoint: &Endpoint) -> Result<Wire, ConnectError> {
         self.connect(endpoint).await
     }
+
+    /// Told of every request, so that a name is followed although all requests find a connection.
+    fn renew(&self) {}
 }
 
-/// TCP, with TLS where the endpoint says so.
+/// TCP to one endpoint, with TLS where that says so.
 pub struct TcpConnector {
+    /// The endpoint's, or the proxy's.
+    host: Host,
     tls: Option<TlsConnector>,
     /// Offers HTTP/1.1 alone.
     http1: Option<TlsConnector>,
@@ -85,27 +94,32 @@ pub struct TcpConnector {
 }
 
 impl TcpConnector {
-    /// `tls` is what [`client_config`](crate::tls::client_config) makes; without it no endpoint with TLS is reached.
-    pub fn new(tls: Option<Arc<ClientConfig>>) -> Self {
+    /// Goes through `proxy`, if there is one. `tls` is what [`client_config`](crate::tls::client_config) makes; without it
+    /// no endpoint with TLS is reached. The addresses of a name are looked up again after `dns_ttl`.
+    pub fn new(endpoint: &Endpoint, tls: Option<Arc<ClientConfig>>, proxy: Option<Proxy>, dns_ttl: Duration) -> Self {
+        let (host, port) = match &proxy {
+            Some(proxy) => (&proxy.host, proxy.port),
+            None => (&endpoint.host, endpoint.port),
+        };
         let http1 = tls.as_deref().map(|tls| TlsConnector::from(offering(tls, Protocol::Http1.offer())));
-        Self { tls: tls.map(TlsConnector::from), http1, proxy: None }
+        Self { host: Host::new(host, port, dns_ttl), tls: tls.map(TlsConnector::from), http1, proxy }
     }
 
-    /// Goes through `proxy`, if there is one.
-    pub fn through(self, proxy: Option<Proxy>) -> Self {
-        Self { proxy, ..self }
+    #[cfg(test)]
+    pub(super) fn by_name(host: Host) -> Self {
+        Self { host, tls: None, http1: None, proxy: None }
     }
 
     async fn open(&self, endpoint: &Endpoint, tls: Option<&TlsConnector>) -> Result<Wire, ConnectError> {
-        let stream = match &self.proxy {
-            Some(proxy) => proxy.tunnel(endpoint).await?,
-            None => dial(&resolve(&endpoint.host, endpoint.port).await?).await?,
+        let (stream, address) = match &self.proxy {
+            Some(proxy) => proxy.tunnel(&self.host, endpoint).await?,
+            None => dial(&self.host).await?,
         };
         if !endpoint.tls {
-            return Ok(Wire::new(stream));
+            return Ok(Wire::new(stream).to(address));
         }
         let unprepared = || ConnectError::Tls(io::ErrorKind::Unsupported.into());
-        secure(tls.ok_or_else(unprepared)?, &endpoint.host, stream).await
+        Ok(secure(tls.ok_or_else(unprepared)?, &endpoint.host, stream).await?.to(address))
     }
 }
 
@@ -118,24 +132,59 @@ impl Connector for TcpConnector {
     async fn connect_http1(&self, endpoint: &Endpoint) -> Result<Wire, ConnectError> {
         self.open(endpoint, self.http1.as_ref()).await
     }
+
+    fn renew(&self) {
+        self.host.renew();
+    }
 }
 
-/// The first address that answers; the last one's error if none does.
-pub(super) async fn dial(addresses: &[SocketAddr]) -> Result<TcpStream, ConnectError> {
+/// The first connection that comes about; the last error if none does.
+pub(super) async fn dial(host: &Host) -> Result<(TcpStream, Arc<Address>), ConnectError> {
+    let dialed = race(alternating(&host.addresses().await?)).await;
+    if dialed.is_err() {
+        host.doubt();
+    }
+    dialed
+}
+
+/// Both families in turn, each in the resolver's order, so that one that leads nowhere does not hold up the other
+/// (RFC 8305, section 4).
+pub(super) fn alternating(addresses: &[Arc<Address>]) -> Vec<Arc<Address>> {
+    let family = addresses.first().map(|address| address.socket.is_ipv4());
+    let (first, second): (Vec<_>, Vec<_>) =
+        addresses.iter().cloned().partition(|address| Some(address.socket.is_ipv4()) == family);
+    let mut second = second.into_iter();
+    let mut order: Vec<_> = first.into_iter().flat_map(|address| [Some(address), second.next()]).flatten().collect();
+    order.extend(second);
+    order
+}
+
+/// Tries one address after the other, the next when one has failed or is slow. What did not win is closed: nothing was
+/// written to it.
+async fn race(addresses: Vec<Arc<Address>>) -> Result<(TcpStream, Arc<Address>), ConnectError> {
+    let (mut next, mut tries) = (addresses.into_iter(), JoinSet::new());
     let mut failure = ConnectError::Io(io::ErrorKind::AddrNotAvailable.into());
-    for &address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(stream) => {
-                stream.set_nodelay(true).map_err(ConnectError::Io)?;
-                return Ok(stream);
-            }
-            Err(source) if source.kind() == io::ErrorKind::ConnectionRefused => {
-                failure = ConnectError::Refused { address, source };
-            }
-            Err(source) => failure = ConnectError::Io(source),
+    loop {
+        if let Some(address) = next.next() {
+            tries.spawn(connect(address));
+        }
+        match timeout(HEAD_START, tries.join_next()).await {
+            Ok(Some(Ok(Ok(connected)))) => return Ok(connected),
+            Ok(Some(Ok(Err(failed)))) => failure = failed,
+            Ok(None) => return Err(failure),
+            Ok(Some(Err(_))) | Err(_) => {}
         }
     }
-    Err(failure)
+}
+
+async fn connect(address: Arc<Address>) -> Result<(TcpStream, Arc<Address>), ConnectError> {
+    let connected = TcpStream::connect(address.socket).await;
+    let stream = connected.map_err(|source| match source.kind() {
+        io::ErrorKind::ConnectionRefused => ConnectError::Refused { address: address.socket, source },
+        _ => ConnectError::Io(source),
+    })?;
+    stream.set_nodelay(true).map_err(ConnectError::Io)?;
+    Ok((stream, address))
 }
 
 async fn secure(tls: &TlsConnector, host: &str, stream: TcpStream) -> Result<Wire, ConnectError> {

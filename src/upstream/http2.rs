@@ -19,6 +19,7 @@ use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::address::Address;
 use super::connection::{HttpError, MAX_HEAD, SendError};
 use super::content::SendBody;
 use super::upload::Upload;
@@ -105,6 +106,7 @@ pub(super) struct SharedLine {
     ping: tokio::sync::Mutex<PingPong>,
     scheme: Scheme,
     written: Written,
+    address: Option<Arc<Address>>,
     opened: Instant,
     carried: AtomicBool,
     /// No request is begun here any more.
@@ -134,6 +136,7 @@ impl SharedLine {
             ping: tokio::sync::Mutex::new(ping),
             scheme: if tls { Scheme::HTTPS } else { Scheme::HTTP },
             written: wire.written,
+            address: wire.address,
             opened: now,
             carried: AtomicBool::new(false),
             retired: AtomicBool::new(false),
@@ -150,11 +153,12 @@ impl SharedLine {
         Ok(())
     }
 
-    /// Whether the upstream still takes requests here: it did not close, it did not say that it is going away, and it is
-    /// not silent.
+    /// Whether the upstream still takes requests here: it did not close, it did not say that it is going away, it is not
+    /// silent, and its name still leads here.
     fn is_alive(&self) -> bool {
+        let is_gone = self.address.as_ref().is_some_and(|address| address.is_gone());
         let ready = self.sender.clone().poll_ready(&mut Context::from_waker(Waker::noop()));
-        matches!(ready, Poll::Ready(Ok(()))) && !self.retired.load(Ordering::Relaxed)
+        matches!(ready, Poll::Ready(Ok(()))) && !self.retired.load(Ordering::Relaxed) && !is_gone
     }
 
     /// Nothing has come since then, though something should have: the way may be cut, and other requests must not wait

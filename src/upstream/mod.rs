@@ -13,6 +13,7 @@ mod connector;
 mod content;
 mod headers;
 mod http2;
+mod name;
 mod pool;
 mod received;
 mod switched;
@@ -36,6 +37,7 @@ pub use headers::{
     Hop, asked_protocols, connection_names, drop_ours, forwarded, is_hop_by_hop, is_ours, keep_trailers,
     kept_for_replay, may_be_trailer, remove_hop_by_hop, set_upgrade, switches_as_asked, tells_the_way, trailer_name,
 };
+pub use name::NameError;
 pub use received::{BodyError, ReceivedBody};
 pub use switched::Switched;
 pub use tunnel::{Proxy, ProxyError};
@@ -107,6 +109,7 @@ impl Client {
     /// # Errors
     /// No connection could be made. All variants mean that nothing was sent.
     pub async fn checkout(&self, freshness: Freshness) -> Result<Connection, ConnectError> {
+        self.connector.renew();
         // Whoever could not use what is there has no use for it later either.
         let since = (freshness != Freshness::Reuse).then(Instant::now);
         if let Some(connection) = self.reuse(freshness).await {

@@ -26,6 +26,8 @@ struct State {
 struct Idle {
     line: Box<Line>,
     since: Instant,
+    /// Before the upstream closes it.
+    until: Instant,
 }
 
 impl Pool {
@@ -41,7 +43,7 @@ impl Pool {
                 state.idle.push(newest);
                 return None;
             }
-            if newest.line.is_idle() {
+            if newest.until > Instant::now() && newest.line.is_idle() {
                 return Some(newest.line);
             }
         }
@@ -57,7 +59,8 @@ impl Pool {
         if state.idle.len() >= self.max {
             return;
         }
-        state.idle.push(Idle { line, since: Instant::now() });
+        let since = Instant::now();
+        state.idle.push(Idle { until: since + self.idle_for.min(usable(&line)), line, since });
         if state.sweep.is_none() {
             state.sweep = Some(tokio::spawn(sweep(Arc::downgrade(self), self.idle_for)).abort_handle());
         }
@@ -67,7 +70,7 @@ impl Pool {
     /// not, the sweep is over and the next `put` starts another.
     fn close_stale(&self) -> bool {
         let mut state = self.lock();
-        state.idle.retain_mut(|idle| idle.since.elapsed() < self.idle_for && idle.line.is_idle());
+        state.idle.retain_mut(|idle| idle.until > Instant::now() && idle.line.is_idle());
         let left = !state.idle.is_empty();
         if !left {
             state.sweep = None;
@@ -83,6 +86,11 @@ impl Pool {
     pub(super) fn len(&self) -> usize {
         self.lock().idle.len()
     }
+}
+
+/// How much of the time that the upstream states is ours; the rest is for the way there.
+fn usable(line: &Line) -> Duration {
+    line.kept_for.map_or(Duration::MAX, |stated| stated - stated / 5)
 }
 
 impl Drop for Pool {

@@ -3,13 +3,15 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use http::HeaderValue;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::address::resolve;
+use super::address::Address;
 use super::connector::dial;
+use super::name::Host;
 use super::{ConnectError, Endpoint};
 
 /// Bytes of its answer that a proxy may need.
@@ -41,28 +43,30 @@ pub enum ProxyError {
 }
 
 impl Proxy {
-    /// A stream to the upstream. The name of the upstream is the proxy's to resolve. The caller bounds the time.
+    /// A stream to the upstream through the proxy, which is `host`. The name of the upstream is the proxy's to resolve. The
+    /// caller bounds the time.
     ///
     /// # Errors
     /// The proxy is not there, or does not do it.
-    pub(super) async fn tunnel(&self, endpoint: &Endpoint) -> Result<TcpStream, ConnectError> {
-        let tunnel = self.ask(&Target(endpoint).to_string()).await;
+    pub(super) async fn tunnel(
+        &self,
+        host: &Host,
+        endpoint: &Endpoint,
+    ) -> Result<(TcpStream, Arc<Address>), ConnectError> {
+        let tunnel = self.ask(host, &Target(endpoint).to_string()).await;
         tunnel.map_err(|source| ConnectError::Proxy { proxy: format!("{}:{}", self.host, self.port), source })
     }
 
-    async fn ask(&self, target: &str) -> Result<TcpStream, ProxyError> {
-        let mut stream = self.dial().await.map_err(|error| ProxyError::Unreachable(Box::new(error)))?;
+    async fn ask(&self, host: &Host, target: &str) -> Result<(TcpStream, Arc<Address>), ProxyError> {
+        let dialed = dial(host).await;
+        let (mut stream, address) = dialed.map_err(|error| ProxyError::Unreachable(Box::new(error)))?;
         stream.write_all(&self.request(target)).await?;
         match status(&read_head(&mut stream).await?) {
-            Some(200..=299) => Ok(stream),
+            Some(200..=299) => Ok((stream, address)),
             Some(407) => Err(ProxyError::Credentials),
             Some(status) => Err(ProxyError::Refused { status, target: target.to_owned() }),
             None => Err(ProxyError::Garbled),
         }
-    }
-
-    async fn dial(&self) -> Result<TcpStream, ConnectError> {
-        dial(&resolve(&self.host, self.port).await?).await
     }
 
     fn request(&self, target: &str) -> Vec<u8> {

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use rustls::AlertDescription;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::address::Address;
 use crate::crash_point::{self, Point};
 
 /// Whatever carries bytes both ways: a socket, TLS on a socket, or memory in a simulation.
@@ -22,19 +23,25 @@ pub struct Wire {
     pub(super) written: Written,
     /// Agreed by ALPN.
     pub(super) http2: bool,
+    /// Where it leads, if that is a place of the network.
+    pub(super) address: Option<Arc<Address>>,
 }
 
 impl Wire {
     /// Counts what `io` itself takes. A write that fails must have taken nothing, as with sockets.
     pub fn new(io: impl Io + 'static) -> Self {
         let (counted, written) = Counted::new(io);
-        Self { io: Box::new(counted), written, http2: false }
+        Self { io: Box::new(counted), written, http2: false, address: None }
     }
 
     /// For a stream that buffers, such as TLS: what counts is what the stream below it has taken.
     pub(super) fn counted_below(io: impl Io + 'static, written: Written, http2: bool) -> Self {
         let io = Entrance { stream: io, heard: false, written: written.clone() };
-        Self { io: Box::new(io), written, http2 }
+        Self { io: Box::new(io), written, http2, address: None }
+    }
+
+    pub(super) fn to(self, address: Arc<Address>) -> Self {
+        Self { address: Some(address), ..self }
     }
 }
 

@@ -34,6 +34,7 @@ mod limits;
 mod log;
 mod lookups;
 mod lost_memory;
+mod names;
 mod receipts;
 mod store_away;
 mod streams;

@@ -147,13 +147,12 @@ async fn nobody_listening_is_refused() {
     let peer = Peer::answers(b"").await;
     let mut endpoint = peer.endpoint();
     endpoint.port = free_port().await;
-    let connector = TcpConnector::new(None);
-    let client = Client::new(Arc::new(connector), endpoint, SETTINGS);
+    let client = client_of(endpoint, None, None, SETTINGS);
     let refused = client.checkout(Freshness::Reuse).await.err().unwrap();
     assert!(matches!(refused, ConnectError::Refused { .. }), "{refused:?}");
 }
 
-async fn free_port() -> u16 {
+pub(super) async fn free_port() -> u16 {
     tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
 }
 

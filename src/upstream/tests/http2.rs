@@ -25,14 +25,13 @@ const ACK: u8 = 1;
 const LONG: Duration = Duration::from_secs(10);
 
 fn over_http2(peer: &Peer) -> Client {
-    let connector = TcpConnector::new(None);
-    Client::new(Arc::new(connector), peer.endpoint(), Settings { protocol: Protocol::Http2, ..SETTINGS })
+    client_of(peer.endpoint(), None, None, Settings { protocol: Protocol::Http2, ..SETTINGS })
 }
 
-type Asked = (Request<RecvStream>, SendResponse<Bytes>);
+pub(super) type Asked = (Request<RecvStream>, SendResponse<Bytes>);
 
 /// A service whose requests the test answers one by one, and the number of its connections.
-async fn service(max_streams: u32) -> (Peer, mpsc::UnboundedReceiver<Asked>, Arc<AtomicUsize>) {
+pub(super) async fn service(max_streams: u32) -> (Peer, mpsc::UnboundedReceiver<Asked>, Arc<AtomicUsize>) {
     let (ask, asked) = mpsc::unbounded_channel();
     let connections = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&connections);
@@ -55,7 +54,7 @@ async fn serve(stream: TcpStream, max_streams: u32, ask: mpsc::UnboundedSender<A
     }
 }
 
-fn answer(mut asked: SendResponse<Bytes>, text: &'static str) {
+pub(super) fn answer(mut asked: SendResponse<Bytes>, text: &'static str) {
     let response = Response::builder().status(201).body(()).unwrap();
     asked.send_response(response, false).unwrap().send_data(Bytes::from_static(text.as_bytes()), true).unwrap();
 }
@@ -409,8 +408,7 @@ impl http_body::Body for Pieces {
 async fn an_idle_connection_is_closed_and_a_careful_call_asks_first() {
     let (peer, mut asked, connections) = service(10).await;
     let settings = Settings { protocol: Protocol::Http2, pool_idle: Duration::from_millis(1500), ..SETTINGS };
-    let connector = TcpConnector::new(None);
-    let client = Client::new(Arc::new(connector), peer.endpoint(), settings);
+    let client = client_of(peer.endpoint(), None, None, settings);
     for (pause, expected) in [(0, 1), (1200, 1), (2500, 2)] {
         tokio::time::sleep(Duration::from_millis(pause)).await;
         let connection = client.checkout(Freshness::Careful).await.unwrap();
@@ -442,7 +440,7 @@ async fn behind_tls(offer: &[&str], protocol: Protocol) -> Client {
         }
     });
     let config = client_config(Some(authority.pem().as_bytes()), None, protocol.offer()).unwrap();
-    Client::new(Arc::new(TcpConnector::new(Some(config))), endpoint, Settings { protocol, ..SETTINGS })
+    client_of(endpoint, Some(config), None, Settings { protocol, ..SETTINGS })
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ mod answers;
 mod failures;
 mod headers;
 mod http2;
+mod names;
 mod peer;
 mod pooling;
 mod proxies;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
+use rustls::ClientConfig;
 
 use super::*;
 use peer::Peer;
@@ -29,8 +31,12 @@ const SETTINGS: Settings = Settings {
 };
 
 fn client(peer: &Peer) -> Client {
-    let connector = TcpConnector::new(None);
-    Client::new(Arc::new(connector), peer.endpoint(), SETTINGS)
+    client_of(peer.endpoint(), None, None, SETTINGS)
+}
+
+fn client_of(endpoint: Endpoint, tls: Option<Arc<ClientConfig>>, proxy: Option<Proxy>, settings: Settings) -> Client {
+    let connector = TcpConnector::new(&endpoint, tls, proxy, Duration::from_secs(5));
+    Client::new(Arc::new(connector), endpoint, settings)
 }
 
 fn request(method: Method, body: &'static str) -> Request<SendBody> {

@@ -14,7 +14,7 @@ use crate::tls::client_config;
 fn client_through(proxy: &Peer) -> Client {
     let endpoint = Endpoint { tls: false, host: "pay.invalid".to_owned(), port: 9000 };
     let proxy = at(proxy.endpoint().port);
-    Client::new(Arc::new(TcpConnector::new(None).through(Some(proxy))), endpoint, SETTINGS)
+    client_of(endpoint, None, Some(proxy), SETTINGS)
 }
 
 fn at(port: u16) -> Proxy {
@@ -74,7 +74,7 @@ async fn tls_goes_through_the_tunnel_to_the_upstream_itself() {
     });
     let config = client_config(Some(authority.pem().as_bytes()), None, Protocol::Http1.offer()).unwrap();
     let endpoint = Endpoint { tls: true, host: "localhost".to_owned(), port };
-    let client = Client::new(Arc::new(TcpConnector::new(Some(config)).through(Some(proxy))), endpoint, SETTINGS);
+    let client = client_of(endpoint, Some(config), Some(proxy), SETTINGS);
     assert_eq!(text(send(&client, post()).await.unwrap()).await, "http/1.1 for localhost");
     drop(client);
     assert!(tunnel.await.unwrap().starts_with(&format!("CONNECT localhost:{port} HTTP/1.1\r\n")));
@@ -107,8 +107,8 @@ async fn a_proxy_that_is_not_there_or_says_nothing_is_given_up() {
     peer.sees(Seen::Gone).await;
 
     let nowhere = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
-    let connector = TcpConnector::new(None).through(Some(at(nowhere)));
-    let error = Client::new(Arc::new(connector), peer.endpoint(), SETTINGS).checkout(Freshness::Reuse).await.err();
+    let client = client_of(peer.endpoint(), None, Some(at(nowhere)), SETTINGS);
+    let error = client.checkout(Freshness::Reuse).await.err();
     let reason = error.unwrap().to_string();
     assert!(reason.contains("cannot be reached: 127.0.0.1:") && reason.contains("refused"), "{reason}");
 }

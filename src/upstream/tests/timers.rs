@@ -42,10 +42,16 @@ fn in_memory() -> (Client, mpsc::UnboundedReceiver<DuplexStream>) {
 
 /// One answered request; returns the upstream's end of its connection.
 async fn answered(client: &Client, peers: &mut mpsc::UnboundedReceiver<DuplexStream>) -> DuplexStream {
+    answered_with("", client, peers).await
+}
+
+/// The same with a header line more.
+async fn answered_with(line: &str, client: &Client, peers: &mut mpsc::UnboundedReceiver<DuplexStream>) -> DuplexStream {
     let upstream = async {
         let mut peer = peers.recv().await.unwrap();
         read_request(&mut peer).await.unwrap();
-        peer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+        let answer = format!("HTTP/1.1 200 OK\r\n{line}Content-Length: 2\r\n\r\nok");
+        peer.write_all(answer.as_bytes()).await.unwrap();
         peer
     };
     let caller = async { text(send(client, post()).await.unwrap()).await };
@@ -153,6 +159,27 @@ async fn an_unused_connection_is_too_old_at_pool_idle_even_before_the_sweep() {
     assert_eq!(client.pool.len(), 1);
     sleep(POOL_IDLE / 2).await;
     assert!(!client.checkout(Freshness::Reuse).await.unwrap().reused());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_is_not_kept_for_as_long_as_the_upstream_says_that_it_keeps_it() {
+    for (stated, milliseconds) in [
+        ("", 4000),
+        ("Keep-Alive: timeout=60\r\n", 4000),
+        ("Keep-Alive: max=7, Timeout=2\r\n", 1600),
+        ("Keep-Alive: timeout=1\r\n", 800),
+        ("Keep-Alive: timeout=0\r\n", 0),
+        ("Keep-Alive: timeout=soon\r\n", 4000),
+    ] {
+        for (pause, reused) in [(milliseconds - 1, true), (milliseconds, false)] {
+            let Ok(pause) = u64::try_from(pause) else { continue };
+            let (client, mut peers) = in_memory();
+            let _peer = answered_with(stated, &client, &mut peers).await;
+            sleep(Duration::from_millis(pause)).await;
+            let connection = client.checkout(Freshness::Reuse).await.unwrap();
+            assert_eq!(connection.reused(), reused, "{stated:?} after {pause} ms");
+        }
+    }
 }
 
 async fn answered_again(client: &Client, mut peer: DuplexStream) -> DuplexStream {

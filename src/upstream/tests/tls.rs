@@ -46,7 +46,7 @@ async fn serve(acceptor: TlsAcceptor) -> u16 {
 fn client(port: u16, authority: &Authority, identity: Option<Identity<'_>>) -> Client {
     let config = client_config(Some(authority.pem().as_bytes()), identity, Protocol::Http1.offer()).unwrap();
     let endpoint = Endpoint { tls: true, host: "localhost".to_owned(), port };
-    Client::new(Arc::new(TcpConnector::new(Some(config))), endpoint, SETTINGS)
+    client_of(endpoint, Some(config), None, SETTINGS)
 }
 
 /// Why no connection is made, before anything could be sent.

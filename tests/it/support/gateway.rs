@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use crate::support::client::{Answer, Call};
 use crate::support::eventually;
 use crate::support::ground::Ground;
+use crate::support::names::Names;
 use crate::support::upstream::ScriptedUpstream;
 
 /// Of all gateways that share a store.
@@ -93,6 +94,12 @@ impl Settings {
     /// It is not told in which life of the machine it runs.
     pub fn without_boot(self) -> Self {
         self.behind("mount --bind \"$0\" /proc/sys/kernel/random/boot_id", Path::new("/dev/null"))
+    }
+
+    /// Names mean for it what they say.
+    pub fn with_names(self, names: &Names) -> Self {
+        let mounts = ["hosts", "resolv.conf"].map(|file| format!("mount --bind \"$0\"/{file} /etc/{file}"));
+        self.behind(&mounts.join(" && "), names.directory())
     }
 
     /// Whoever reads its log goes away when it is ready.

@@ -8,6 +8,7 @@ pub mod disk;
 pub mod gateway;
 pub mod ground;
 pub mod lives;
+pub mod names;
 pub mod operations;
 pub mod raw;
 pub mod redis_fleet;

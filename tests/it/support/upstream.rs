@@ -55,8 +55,19 @@ impl ScriptedUpstream {
 
     /// A service that is down: its port is taken, and connections to it are refused until it is opened.
     pub fn refusing() -> Self {
+        Self::refusing_at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+    }
+
+    /// Another service at 127.0.0.2, on the port of this one.
+    pub fn beside(&self) -> Self {
+        let upstream = Self::refusing_at(SocketAddr::from((Ipv4Addr::new(127, 0, 0, 2), self.address.port())));
+        upstream.open();
+        upstream
+    }
+
+    fn refusing_at(address: SocketAddr) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+        socket.bind(&address.into()).unwrap();
         let address = socket.local_addr().unwrap().as_socket().unwrap();
         Self { shared: Arc::default(), socket, address, queue: Vec::new() }
     }
