@@ -30,6 +30,7 @@ mod hostile;
 mod http2;
 mod joining;
 mod keys;
+mod large;
 mod limits;
 mod log;
 mod lookups;
