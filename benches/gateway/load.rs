@@ -1,20 +1,20 @@
 //! Clients that call as fast as they are answered.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
 use crate::Failure;
 use crate::gateway::Gateway;
+use crate::way::{HTTP1, Papers, Way};
 
 const LENGTH: Duration = Duration::from_secs(2);
 
@@ -40,9 +40,13 @@ pub(crate) enum Key {
 }
 
 impl Call {
-    fn request(&self) -> Result<Request<Full<Bytes>>, http::Error> {
+    fn request(&self, way: Way) -> Result<Request<Full<Bytes>>, http::Error> {
         let number = CALLS.fetch_add(1, Ordering::Relaxed);
-        let request = Request::builder().uri(&self.path).header("host", "bench").header("content-type", "text/plain");
+        let request = match way.http2 {
+            true => Request::builder().uri(format!("{}://bench{}", way.scheme(), self.path)),
+            false => Request::builder().uri(&self.path).header("host", "bench"),
+        };
+        let request = request.header("content-type", "text/plain");
         let request = match self.key {
             Key::None if self.body.is_empty() => request,
             Key::None => request.method("QUERY"),
@@ -79,13 +83,19 @@ impl Measured {
 
 /// Lets `connections` clients make the call for two seconds, after one round that is not counted.
 pub(crate) fn run(gateway: &Gateway, connections: usize, call: &Call) -> Result<Measured, Failure> {
+    run_by(HTTP1, &Papers::made()?, gateway, connections, call)
+}
+
+/// The same over another protocol. The clients of HTTP/2 share one connection.
+pub(crate) fn run_by(
+    way: Way,
+    papers: &Papers,
+    gateway: &Gateway,
+    clients: usize,
+    call: &Call,
+) -> Result<Measured, Failure> {
     Builder::new_current_thread().enable_all().build()?.block_on(async {
-        let mut clients = Vec::new();
-        for _ in 0..connections {
-            let mut client = connect(gateway.address).await?;
-            exchange(&mut client, call).await?;
-            clients.push(client);
-        }
+        let clients = ready(way, papers, gateway, clients, call).await?;
         let (before, end) = (gateway.cpu()?, Instant::now() + LENGTH);
         let mut running: JoinSet<_> = clients.into_iter().map(|client| call_until(end, client, call.clone())).collect();
         let mut waits = Vec::new();
@@ -97,36 +107,110 @@ pub(crate) fn run(gateway: &Gateway, connections: usize, call: &Call) -> Result<
     })
 }
 
-type Client = SendRequest<Full<Bytes>>;
+/// MiB of memory by which the gateway grows for so many connections that had one call each and are silent since then.
+pub(crate) fn silent(
+    way: Way,
+    papers: &Papers,
+    gateway: &Gateway,
+    connections: usize,
+    call: &Call,
+) -> Result<f64, Failure> {
+    Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let before = gateway.memory()?;
+        let silent = ready(way, papers, gateway, connections, call).await?;
+        let grown = gateway.memory()? - before;
+        drop(silent);
+        Ok(grown)
+    })
+}
 
-async fn connect(address: SocketAddr) -> Result<Client, Failure> {
-    let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
-    let (client, connection) = handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    Ok(client)
+/// Clients that have been answered once.
+async fn ready(
+    way: Way,
+    papers: &Papers,
+    gateway: &Gateway,
+    count: usize,
+    call: &Call,
+) -> Result<Vec<Client>, Failure> {
+    let mut clients: Vec<Client> = Vec::new();
+    for _ in 0..count {
+        let shared = clients.last().and_then(Client::share);
+        let mut client = match shared {
+            Some(shared) => shared,
+            None => Client::connect(way, papers, gateway).await?,
+        };
+        client.exchange(call).await?;
+        clients.push(client);
+    }
+    Ok(clients)
 }
 
 async fn call_until(end: Instant, mut client: Client, call: Call) -> Result<Vec<Duration>, Failure> {
     let mut waits = Vec::new();
     while Instant::now() < end {
         let begun = Instant::now();
-        exchange(&mut client, &call).await?;
+        client.exchange(&call).await?;
         waits.push(begun.elapsed());
     }
     Ok(waits)
 }
 
-async fn exchange(client: &mut Client, call: &Call) -> Result<(), Failure> {
-    client.ready().await?;
-    let answer = client.send_request(call.request()?).await?;
-    if answer.status() != StatusCode::OK {
-        let (status, text) = (answer.status(), answer.into_body().collect().await?.to_bytes());
-        return Err(format!("{status}: {}", String::from_utf8_lossy(&text)).into());
+struct Client {
+    way: Way,
+    sender: Sender,
+}
+
+enum Sender {
+    Http1(http1::SendRequest<Full<Bytes>>),
+    Http2(http2::SendRequest<Full<Bytes>>),
+}
+
+impl Client {
+    async fn connect(way: Way, papers: &Papers, gateway: &Gateway) -> Result<Self, Failure> {
+        let stream = TokioIo::new(papers.connect(gateway.address, way).await?);
+        let sender = if way.http2 {
+            let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await?;
+            tokio::spawn(connection);
+            Sender::Http2(sender)
+        } else {
+            let (sender, connection) = http1::handshake(stream).await?;
+            tokio::spawn(connection);
+            Sender::Http1(sender)
+        };
+        Ok(Self { way, sender })
     }
-    let mut body = answer.into_body();
-    while let Some(frame) = body.frame().await {
-        frame?;
+
+    /// Another one on the same connection, where that is possible.
+    fn share(&self) -> Option<Self> {
+        match &self.sender {
+            Sender::Http1(_) => None,
+            Sender::Http2(sender) => Some(Self { way: self.way, sender: Sender::Http2(sender.clone()) }),
+        }
     }
-    Ok(())
+
+    async fn exchange(&mut self, call: &Call) -> Result<(), Failure> {
+        let answer = self.send(call.request(self.way)?).await?;
+        if answer.status() != StatusCode::OK {
+            let (status, text) = (answer.status(), answer.into_body().collect().await?.to_bytes());
+            return Err(format!("{status}: {}", String::from_utf8_lossy(&text)).into());
+        }
+        let mut body = answer.into_body();
+        while let Some(frame) = body.frame().await {
+            frame?;
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Failure> {
+        match &mut self.sender {
+            Sender::Http1(sender) => {
+                sender.ready().await?;
+                Ok(sender.send_request(request).await?)
+            }
+            Sender::Http2(sender) => {
+                sender.ready().await?;
+                Ok(sender.send_request(request).await?)
+            }
+        }
+    }
 }

@@ -9,6 +9,7 @@ mod gateway;
 mod load;
 mod runs;
 mod service;
+mod way;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 

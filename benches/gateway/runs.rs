@@ -8,7 +8,8 @@ use http::Method;
 
 use crate::Failure;
 use crate::gateway::Gateway;
-use crate::load::{Call, Key, run};
+use crate::load::{Call, Key, run, run_by, silent};
+use crate::way::{HTTP1, HTTP2, HTTPS1, HTTPS2, Papers, Way};
 use crate::{events, service};
 
 /// Clients of a case, unless it is about their number.
@@ -21,8 +22,10 @@ type Run = fn() -> Result<(), Failure>;
 pub(crate) const ALL: &[(&str, Run)] = &[
     ("stores", stores),
     ("bodies", bodies),
+    ("protocols", protocols),
     ("events", events),
     ("connections", connections),
+    ("silence", silence),
     ("routes", routes),
     ("keys", keys),
 ];
@@ -65,6 +68,56 @@ fn bodies() -> Result<(), Failure> {
                 run(&gateway, CLIENTS, &call(key, up, down))?.print(&format!("{kind}, {name} {way}"));
             }
         }
+    }
+    Ok(())
+}
+
+/// Agents by one protocol, the service by another. A hundred clients, which are as many streams of one connection in HTTP/2.
+fn protocols() -> Result<(), Failure> {
+    const CLIENTS: usize = 100;
+    let papers = Papers::made()?;
+    for (name, agents, service) in [
+        ("http/1.1 to http/1.1", HTTP1, HTTP1),
+        ("h2 to http/1.1", HTTP2, HTTP1),
+        ("http/1.1 to h2", HTTP1, HTTP2),
+        ("TLS to http/1.1", HTTPS1, HTTP1),
+        ("TLS to TLS", HTTPS1, HTTPS1),
+        ("h2 on TLS to h2 on TLS", HTTPS2, HTTPS2),
+    ] {
+        for (kind, key) in KINDS {
+            let gateway = between(agents, service, &papers)?;
+            let measured = run_by(agents, &papers, &gateway, CLIENTS, &call(key, SMALL, SMALL))?;
+            measured.print(&format!("{kind}, {name}"));
+        }
+    }
+    Ok(())
+}
+
+/// A gateway that speaks so to its agents and to a service of its own.
+fn between(agents: Way, service: Way, papers: &Papers) -> Result<Gateway, Failure> {
+    let acceptor = if service.tls { Some(papers.acceptor(service)?) } else { None };
+    let port = service::start_by(service, acceptor)?;
+    let mut tables = one_route(port);
+    let (scheme, protocol) = (service.scheme(), service.protocol());
+    tables = tables.replace("url = 'http:", &format!("protocol = '{protocol}'\nurl = '{scheme}:"));
+    if service.tls {
+        tables = tables.replace("url = ", &format!("ca_file = '{}'\nurl = ", papers.path("cert.pem")));
+    }
+    if agents.tls {
+        let (certificate, key) = (papers.path("cert.pem"), papers.path("key.pem"));
+        write!(tables, "[server.tls]\ncert = '{certificate}'\nkey = '{key}'\n")?;
+    }
+    Gateway::start("memory:", &tables)
+}
+
+/// Connections that stay open without a call.
+fn silence() -> Result<(), Failure> {
+    let papers = Papers::made()?;
+    for (name, agents, count) in [("http/1.1", HTTP1, 10_000), ("http/1.1 on TLS", HTTPS1, 1_000)] {
+        let gateway = between(agents, HTTP1, &papers)?;
+        let grown = silent(agents, &papers, &gateway, count, &call(Key::None, 0, SMALL))?;
+        let (all, each) = (gateway.memory()?, grown * 1024.0 / count as f64);
+        println!("  {count} connections of {name}: {all:.1} MiB, {each:.1} KiB each");
     }
     Ok(())
 }

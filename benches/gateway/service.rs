@@ -16,14 +16,16 @@ use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpListener;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::time::{Interval, interval};
+use tokio_rustls::TlsAcceptor;
 
 use crate::Failure;
+use crate::way::{HTTP1, Stream, Way};
 
 const LONGEST: usize = 1 << 20;
 const EVERY: Duration = Duration::from_millis(100);
@@ -32,27 +34,43 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Starts it on a thread of its own, for as long as the process lives.
 pub(crate) fn start() -> Result<SocketAddr, Failure> {
+    start_by(HTTP1, None)
+}
+
+/// The same over another protocol.
+pub(crate) fn start_by(way: Way, acceptor: Option<TlsAcceptor>) -> Result<SocketAddr, Failure> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
     let address = listener.local_addr()?;
-    thread::Builder::new().name("service".into()).spawn(move || runtime.block_on(serve(listener)))?;
+    thread::Builder::new().name("service".into()).spawn(move || runtime.block_on(serve(listener, way, acceptor)))?;
     Ok(address)
 }
 
-async fn serve(listener: TcpListener) {
+async fn serve(listener: TcpListener, way: Way, acceptor: Option<TlsAcceptor>) {
     let bytes = Bytes::from(vec![b'x'; LONGEST]);
     while let Ok((stream, _)) = listener.accept().await {
-        let bytes = bytes.clone();
-        let service = service_fn(move |request| answer(request, bytes.clone()));
-        let connection =
-            stream.set_nodelay(true).map(|()| http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        let (bytes, acceptor) = (bytes.clone(), acceptor.clone());
         tokio::spawn(async move {
-            if let Ok(connection) = connection {
-                // Clients come and go.
-                drop(connection.await);
-            }
+            // Clients come and go.
+            drop(converse(stream, way, acceptor, bytes).await);
         });
     }
+}
+
+async fn converse(stream: TcpStream, way: Way, acceptor: Option<TlsAcceptor>, bytes: Bytes) -> Result<(), Failure> {
+    stream.set_nodelay(true)?;
+    let stream: Box<dyn Stream> = match acceptor {
+        Some(acceptor) => Box::new(acceptor.accept(stream).await?),
+        None => Box::new(stream),
+    };
+    let service = service_fn(move |request| answer(request, bytes.clone()));
+    let stream = TokioIo::new(stream);
+    if way.http2 {
+        http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service).await?;
+    } else {
+        http1::Builder::new().serve_connection(stream, service).await?;
+    }
+    Ok(())
 }
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
