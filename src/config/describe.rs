@@ -10,6 +10,7 @@ use http::Method;
 
 use super::explain::{RouteExplained, Shown};
 use super::rules::{Effect, Forward, KeyMode};
+use super::units;
 use super::words::Word;
 use super::{Callers, Config, Durability, Route, StoreUrl, Upstream};
 use crate::operation::admission::Repeat;
@@ -183,6 +184,10 @@ fn write_route(text: &mut String, route: &Route, explained: &RouteExplained) -> 
     if let Some(proxy) = &upstream.proxy {
         let credentials = if proxy.authorization.is_some() { ", with credentials" } else { "" };
         writeln!(text, "  through the proxy http://{}{credentials}", proxy.authority)?;
+    }
+    let host = upstream.proxy.as_ref().map_or(&upstream.host, |proxy| &proxy.host);
+    if host.parse::<IpAddr>().is_err() {
+        writeln!(text, "  {host} is looked up again after {}", units::duration_text(upstream.dns_ttl))?;
     }
     for setting in &explained.settings {
         writeln!(text, "  {:24} {:28} {}", setting.key, setting.value, setting.origin)?;

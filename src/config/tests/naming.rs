@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::describing::line;
 use super::*;
 
 fn with(line: &str) -> String {
@@ -23,4 +24,12 @@ fn a_time_that_is_none_is_refused_and_other_words_are_answered_with_ours() {
         refused("dns_refresh_rate = \"10s\""),
         "gateway.toml:4:1: upstreams.main.dns_refresh_rate: unknown key `dns_refresh_rate`; here `dns_ttl = \"10s\"`"
     );
+}
+
+#[test]
+fn the_name_that_is_looked_up_is_described() {
+    let told = |line_of_upstream: &str, name: &str| line(&config(&with(line_of_upstream)), name);
+    assert_eq!(told("dns_ttl = \"90s\"", "pay.internal"), "pay.internal is looked up again after 90s");
+    assert_eq!(told("proxy = \"http://egress:3128\"", "egress"), "egress is looked up again after 5s");
+    assert_eq!(told("proxy = \"http://10.0.0.1:3128\"", "pay.internal"), "");
 }
