@@ -102,7 +102,7 @@ impl Name {
         if let Ok(answer) = timeout(PATIENCE, self.answer(&mut lookup)).await {
             return answer;
         }
-        let older = self.lock().keep();
+        let older = self.keep(&mut self.lock());
         match older {
             Some(addresses) => Ok(addresses),
             None => self.answer(&mut lookup).await,
@@ -142,13 +142,22 @@ impl Name {
         known.lookup = None;
         let sockets = match found {
             Ok(sockets) => sockets,
-            Err(source) => return known.keep().ok_or_else(|| self.unresolved(source)),
+            Err(source) => return self.keep(&mut known).ok_or_else(|| self.unresolved(source)),
         };
         if let Some(denied) = sockets.iter().find(|socket| is_denied(socket.ip())) {
             known.forget();
             return Err(NameError::Denied { host: self.host.clone(), address: denied.ip() });
         }
         Ok(known.learn(&sockets))
+    }
+
+    fn keep(&self, known: &mut Known) -> Option<Addresses> {
+        let was_told = known.renewed == known.told;
+        let kept = known.keep()?;
+        if was_told {
+            tracing::warn!(host = self.host, "a name cannot be resolved; its last addresses are used");
+        }
+        Some(kept)
     }
 
     fn unresolved(&self, source: io::Error) -> NameError {
@@ -177,9 +186,6 @@ impl Known {
         if self.told.is_none_or(|told| told.elapsed() >= STALE) {
             self.forget();
             return None;
-        }
-        if self.renewed == self.told {
-            tracing::warn!(addresses = ?self.addresses, "a name cannot be resolved; its last addresses are used");
         }
         self.renewed = Some(Instant::now());
         Some(Arc::clone(&self.addresses))
