@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
+
 /// How much room is left. Cheap to clone; clones share the room.
 #[derive(Clone, Debug)]
 pub struct Buffers(Arc<Room>);
@@ -62,6 +64,28 @@ impl Held {
     pub fn give_back(&mut self) {
         self.room.free.fetch_add(std::mem::take(&mut self.bytes), Ordering::Relaxed);
     }
+
+    /// All of it, for somebody else to hold.
+    pub fn take(&mut self) -> Self {
+        let bytes = std::mem::take(&mut self.bytes);
+        Self { room: Arc::clone(&self.room), bytes, leaves: self.leaves }
+    }
+
+    /// The same bytes, which hold the room until the last of them is let go.
+    pub fn around(self, bytes: Bytes) -> Bytes {
+        if self.bytes == 0 { bytes } else { Bytes::from_owner(Holding { bytes, _room: self }) }
+    }
+}
+
+struct Holding {
+    bytes: Bytes,
+    _room: Held,
+}
+
+impl AsRef<[u8]> for Holding {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Drop for Held {
@@ -91,6 +115,20 @@ mod tests {
         assert!(!held.grow(6));
         assert!(held.grow(5));
         drop(held);
+        assert_eq!(buffers.free(), 12);
+    }
+
+    #[test]
+    fn room_is_held_as_long_as_the_bytes_in_it() {
+        let buffers = Buffers::new(12);
+        let mut held = buffers.for_answer();
+        assert!(held.grow(4));
+        let bytes = held.take().around(Bytes::from_static(b"told"));
+        drop(held);
+        let rest = bytes.slice(1..);
+        drop(bytes);
+        assert_eq!((&rest[..], buffers.free()), (&b"old"[..], 8));
+        drop(rest);
         assert_eq!(buffers.free(), 12);
     }
 

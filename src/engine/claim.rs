@@ -145,7 +145,9 @@ impl Engine {
                     pilot.running();
                     let dispatch = self.dispatch(&named, request);
                     // Its future is large, and a replay has no use for it.
-                    return Box::pin(self.run(*owner, dispatch, caller)).await;
+                    let conclusion = Box::pin(self.run(pilot, *owner, dispatch, caller)).await;
+                    caller.answer(|| conclusion.first_answer());
+                    return conclusion;
                 }
                 Ok(Met::Concluded(conclusion)) => return *conclusion,
                 Ok(Met::Changed(_) | Met::Gone) => {}
@@ -230,7 +232,7 @@ async fn take_back(mut owner: Owner, before: Option<Fence>, keep: Retention) {
     let mut pause = FIRST_PAUSE;
     loop {
         crash_point::reached(Point::BeforeWithdrawal);
-        let is_late = match owner.write(|operation, step| operation.end(ended, keep, step)).await {
+        let is_late = match owner.write_end(ended, |operation, step| operation.end(ended, keep, step)).await {
             Ok(()) => return crash_point::reached(Point::AfterWithdrawal),
             Err(WriteError::Illegal(_)) => return,
             Err(WriteError::Store(error)) => error.may_pass(),

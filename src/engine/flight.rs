@@ -1,8 +1,8 @@
 //! Callers of one request in this process share one flight: the first flies, the others wait for where it lands.
 //!
 //! Another request with the same key has a flight of its own: whose the key is, the record says and no flight can know.
-//! Nobody polls: a flight is a watch channel. The map is shared by all runtime threads. A flight whose receipt the store
-//! has not taken stays on the map when it has landed: nobody else knows what came of it.
+//! Nobody polls: a flight is a watch channel. The map is shared by all runtime threads. A flight whose end the store has
+//! not taken stays on the map when it has landed: nobody else knows what came of it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -34,7 +34,7 @@ type Name = (OperationId, Fingerprint);
 #[derive(Clone)]
 struct Flight {
     phase: watch::Receiver<Phase>,
-    /// Its receipt is still to be taken by the store.
+    /// Its end is still to be taken by the store.
     is_unsettled: bool,
     /// Where it landed, unsettled.
     landed: Option<Arc<Conclusion>>,
@@ -83,31 +83,20 @@ impl Flights {
         }
     }
 
-    /// Keeps a running flight on the map beyond its landing, for as long as the answer is held.
-    pub fn hold(&self, id: OperationId, fingerprint: Fingerprint) -> Unsettled {
-        let name = (id, fingerprint);
-        if let Some(flight) = self.lock().get_mut(&name) {
-            flight.is_unsettled = true;
-        }
-        Unsettled { name, flights: self.clone() }
-    }
-
-    /// Off the map before anybody is told, so that whoever comes after the landing asks the store. Another pilot may
-    /// have the seat by now.
+    /// Off the map before anybody is told, so that whoever comes after the landing asks the store.
     fn land(&self, pilot: &Pilot, conclusion: Option<&Arc<Conclusion>>) {
-        let own = pilot.phase.subscribe();
         let mut flights = self.lock();
-        match flights.get_mut(&pilot.name).filter(|flight| flight.phase.same_channel(&own)) {
+        match of_channel(&mut flights, &pilot.name, &pilot.phase.subscribe()) {
             Some(flight) if flight.is_unsettled && conclusion.is_some() => flight.landed = conclusion.cloned(),
             Some(_) => drop(flights.remove(&pilot.name)),
             None => {}
         }
     }
 
-    fn settle(&self, name: Name) {
+    fn settle(&self, unsettled: &Unsettled) {
         let mut flights = self.lock();
-        match flights.get_mut(&name) {
-            Some(flight) if flight.landed.is_some() => drop(flights.remove(&name)),
+        match of_channel(&mut flights, &unsettled.name, &unsettled.phase) {
+            Some(flight) if flight.landed.is_some() => drop(flights.remove(&unsettled.name)),
             Some(flight) => flight.is_unsettled = false,
             None => {}
         }
@@ -118,15 +107,25 @@ impl Flights {
     }
 }
 
-/// Held by whoever still brings the receipt to the store. Every exit takes a landed flight off the map.
+/// The flight of this name, unless another pilot has the seat by now.
+fn of_channel<'f>(
+    flights: &'f mut HashMap<Name, Flight>,
+    name: &Name,
+    phase: &watch::Receiver<Phase>,
+) -> Option<&'f mut Flight> {
+    flights.get_mut(name).filter(|flight| flight.phase.same_channel(phase))
+}
+
+/// Held by whoever still brings the end of a run to the store. Every exit takes a landed flight off the map.
 pub struct Unsettled {
     name: Name,
     flights: Flights,
+    phase: watch::Receiver<Phase>,
 }
 
 impl Drop for Unsettled {
     fn drop(&mut self) {
-        self.flights.settle(self.name);
+        self.flights.settle(self);
     }
 }
 
@@ -143,6 +142,15 @@ impl Pilot {
     /// From now on it is known that the key is being worked on.
     pub fn running(&self) {
         self.phase.send_replace(Phase::Running);
+    }
+
+    /// Keeps the flight on the map beyond its landing, for as long as the answer is held.
+    pub fn hold(&self) -> Unsettled {
+        let phase = self.phase.subscribe();
+        if let Some(flight) = of_channel(&mut self.flights.lock(), &self.name, &phase) {
+            flight.is_unsettled = true;
+        }
+        Unsettled { name: self.name, flights: self.flights.clone(), phase }
     }
 
     /// The call is over, and this came of it.

@@ -173,7 +173,7 @@ impl Run<'_> {
             (Durable::Yes, None) => Conclusion::Problem { problem: refusal::unavailable(&self.owner.operation), marks },
             (Durable::Superseded(found), _) => self.superseded(&found),
             (Durable::NotYet, _) => {
-                self.keep_settling(word);
+                self.keep_writing(word);
                 let detail = "The call ran, and its long answer went to its caller; the store could not keep it yet.";
                 Conclusion::Problem { problem: Problem::new(Code::ResultUnavailable, detail), marks }
             }
@@ -193,7 +193,9 @@ impl Run<'_> {
         let whole = self.record(unfinished, &mut tape, &mut listener).await;
         self.engine.shared.tasks.spawn(listener.end(whole));
         let detail = format!("The service answered {status} at a length that goes to one caller only.");
-        Conclusion::Problem { problem: Problem::new(Code::UpstreamFailed, detail), marks }
+        let code =
+            if marks.execution == Some(Execution::Unknown) { Code::OutcomeUnknown } else { Code::UpstreamFailed };
+        Conclusion::Problem { problem: Problem::new(code, detail).with_status(StatusCode::BAD_GATEWAY.as_u16()), marks }
     }
 
     /// Reads to the end; false if the upstream cut it.

@@ -33,10 +33,11 @@ impl Engine {
             if view.operation.is_ownerless(view.now) || Instant::now() >= until {
                 return Ok(view);
             }
-            match self.shared.flights.watch(id, view.operation.identity.fingerprint) {
-                Some(passenger) => drop(passenger.landing(until).await),
-                None => tokio::time::sleep_until(until.min(Instant::now() + POLL)).await,
+            if let Some(passenger) = self.shared.flights.watch(id, view.operation.identity.fingerprint) {
+                drop(passenger.landing(until).await);
             }
+            // A flight may have landed long before the store knows of it.
+            tokio::time::sleep_until(until.min(Instant::now() + POLL)).await;
         }
     }
 

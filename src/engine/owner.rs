@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::crash_point::{self, Point};
 use crate::engine::status::RouteStatus;
 use crate::entropy::Entropy;
-use crate::operation::transition::{Change, IllegalTransition, LateAnswer, Step};
+use crate::operation::transition::{Change, Ended, IllegalTransition, LateAnswer, Step};
 use crate::operation::{EventKind, Operation, WriteId};
 use crate::store::{Found, Store, StoreError, Written};
 
@@ -100,6 +100,31 @@ impl Owner {
         if let Err(WriteError::Fenced(found)) = &written {
             self.count_refusal(found);
             Box::pin(self.tell_late(LateAnswer { owner, status }, found.operation.clone())).await;
+        }
+        written
+    }
+
+    /// Brings the end of a run without an answer that counts. If it leaves no doubt, it also ends an unknown that was made
+    /// of this owner's last attempt when his lease was over: nobody else knows that the attempt came to nothing.
+    ///
+    /// # Errors
+    /// As [`Owner::write`].
+    pub async fn write_end(
+        &mut self,
+        ended: Ended,
+        transition: impl Fn(&Operation, Step) -> Result<Change, IllegalTransition>,
+    ) -> Result<(), WriteError> {
+        let doubtful = ended.may_have_run || self.operation.may_have_run;
+        let mut written = self.try_write(&transition).await;
+        if let Err(WriteError::Fenced(found)) = &written
+            && !doubtful
+            && found.operation.is_unknown_of(self.operation.fence.owner)
+        {
+            self.operation = Operation { may_have_run: false, ..found.operation.clone() };
+            written = Box::pin(self.try_write(&transition)).await;
+        }
+        if let Err(WriteError::Fenced(found)) = &written {
+            self.count_refusal(found);
         }
         written
     }

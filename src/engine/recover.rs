@@ -14,7 +14,7 @@ use crate::engine::claim::FirstCaller;
 use crate::engine::flight::{Pilot, Seat};
 use crate::engine::run::Dispatch;
 use crate::operation::admission::{Admission, ResendRule};
-use crate::operation::{Operation, OperationId, StoredRequest};
+use crate::operation::{Operation, OperationId, StateName, StoredRequest};
 use crate::store::{StoreError, Written};
 
 /// A route that is not in our configuration may be in another gateway's, who can go on with it.
@@ -70,6 +70,10 @@ impl Engine {
         route: Arc<Route>,
         request: StoredRequest,
     ) -> Result<(), StoreError> {
+        let Some(room) = self.shared.buffers.take(request.body.len() as u64) else {
+            tracing::warn!(operation = %operation.id, "no room for its body yet (server.buffers)");
+            return Ok(());
+        };
         let since = Instant::now();
         let deadline = since + route.retry.deadline;
         let Ok(change) = operation.take_over(self.ownership(&route, deadline), self.step()) else { return Ok(()) };
@@ -84,7 +88,9 @@ impl Engine {
         let engine = Arc::clone(self);
         self.shared.tasks.spawn(async move {
             let dispatch = Dispatch { route, request, credentials: Vec::new(), deadline, earlier: None };
-            pilot.land(engine.run(owner, dispatch, &mut FirstCaller::nobody()).await);
+            let conclusion = engine.run(&pilot, owner, dispatch, &mut FirstCaller::nobody()).await;
+            pilot.land(conclusion);
+            drop(room);
         });
         Ok(())
     }
@@ -95,10 +101,17 @@ impl Engine {
         crash_point::reached(Point::BeforeLapse);
         if self.store.write(&change).await? == Written::Applied {
             crash_point::reached(Point::AfterLapse);
+            self.count_unknown(&change.operation);
             let state = change.operation.state.name();
             tracing::warn!(operation = %operation.id, route = %operation.identity.route, %state, "owner lost");
         }
         Ok(())
+    }
+
+    /// An operation has ended without a run that counts it.
+    pub(super) fn count_unknown(&self, ended: &Operation) {
+        let lane = self.lanes.get(&ended.identity.route).filter(|_| ended.state.name() == StateName::Unknown);
+        lane.iter().for_each(|lane| lane.counters.unknown.add());
     }
 }
 

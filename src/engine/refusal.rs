@@ -154,6 +154,12 @@ pub fn store_problem(error: &StoreError) -> Problem {
     }
 }
 
+/// As [`store_problem`], for a call of which an attempt went out and came to nothing.
+pub fn store_problem_between_attempts(error: &StoreError) -> Problem {
+    let detail = format!("The call did not run, and no further attempt was sent: {error}.");
+    Problem { detail, ..store_problem(error) }
+}
+
 /// What is stored of the call cannot be read, so nobody here can tell what became of it.
 fn unreadable(why: Unreadable) -> Problem {
     match why {
@@ -172,13 +178,18 @@ fn unreadable(why: Unreadable) -> Problem {
     }
 }
 
-/// What is stored of the call does not make a request any more.
+/// What is stored of the call does not make a request any more; its owner has it, and sends nothing.
 pub fn unsendable(operation: &Operation) -> Conclusion {
     let detail = format!(
         "The stored request of {} cannot be sent on route `{}` as it is now.",
         operation.id, operation.identity.route
     );
-    Conclusion::Problem { problem: Problem::new(Code::UpstreamFailed, detail), marks: marks_of(operation) }
+    let (code, execution) = match operation.may_have_run {
+        true => (Code::OutcomeUnknown, Execution::Unknown),
+        false => (Code::UpstreamFailed, Execution::NotExecuted),
+    };
+    let problem = Problem::new(code, detail).with_status(502);
+    Conclusion::Problem { problem, marks: Marks { execution: Some(execution), ..marks_of(operation) } }
 }
 
 /// The scope has as many unfinished operations as it may.

@@ -17,9 +17,10 @@ use crate::engine::buffers::Held;
 use crate::engine::call::{resend_rule, retention};
 use crate::engine::claim::FirstCaller;
 use crate::engine::conclusion::Conclusion;
+use crate::engine::flight::Pilot;
 use crate::engine::owner::{Owner, WriteError};
 use crate::engine::report::Told;
-use crate::engine::{Engine, Lane, refusal};
+use crate::engine::{Engine, Lane};
 use crate::entropy::Entropy;
 use crate::operation::admission::ResendRule;
 use crate::operation::outcome::{Outcome, classify};
@@ -34,6 +35,8 @@ const UNSENT: Ended = Ended { cause: Cause::Store, may_have_run: false };
 pub struct Run<'a> {
     pub(super) engine: &'a Arc<Engine>,
     pub(super) lane: &'a Lane,
+    /// Whose passengers wait for the end.
+    pub(super) pilot: &'a Pilot,
     pub(super) owner: Owner,
     pub(super) route: Arc<Route>,
     pub(super) outgoing: Outgoing,
@@ -49,7 +52,7 @@ pub struct Run<'a> {
     pub(super) counted: bool,
     /// The same session and step ran before with another payload.
     pub(super) earlier: Option<OperationId>,
-    looking: Option<JoinHandle<Option<OperationId>>>,
+    pub(super) looking: Option<JoinHandle<Option<OperationId>>>,
 }
 
 /// What an owner is to send, where, and until when.
@@ -67,26 +70,28 @@ impl Engine {
     /// The run of an owner, from wherever its record stands to its end.
     pub(super) async fn run(
         self: &Arc<Self>,
-        mut owner: Owner,
+        pilot: &Pilot,
+        owner: Owner,
         dispatch: Dispatch,
         caller: &mut FirstCaller,
     ) -> Conclusion {
         let outgoing = Outgoing::new(&dispatch, owner.operation.identity.upstream_key.as_deref());
         if let (Some(lane), Some(outgoing)) = (self.lane(&dispatch.route), outgoing) {
-            return Run::new(self, lane, owner, dispatch, outgoing).run(caller).await;
+            return Run::new(self, lane, pilot, (owner, dispatch), outgoing).run(caller).await;
         }
-        let ended = Ended { cause: Cause::Unsendable, may_have_run: false };
-        let keep = self.default_retention();
-        if let Err(error) = owner.write(|operation, step| operation.end(ended, keep, step)).await {
-            tracing::warn!(operation = %owner.operation.id, %error, "not ended yet");
-        }
-        refusal::unsendable(&owner.operation)
+        self.end_unsendable(pilot, owner, &dispatch.route).await
     }
 }
 
 impl<'a> Run<'a> {
     /// A run that begins, or goes on from where an earlier owner stopped.
-    fn new(engine: &'a Arc<Engine>, lane: &'a Lane, owner: Owner, dispatch: Dispatch, outgoing: Outgoing) -> Self {
+    fn new(
+        engine: &'a Arc<Engine>,
+        lane: &'a Lane,
+        pilot: &'a Pilot,
+        (owner, dispatch): (Owner, Dispatch),
+        outgoing: Outgoing,
+    ) -> Self {
         let Dispatch { route, deadline, earlier, .. } = dispatch;
         let operation = &owner.operation;
         let counted = operation.opened_with_send();
@@ -94,6 +99,7 @@ impl<'a> Run<'a> {
         Self {
             engine,
             lane,
+            pilot,
             rule: resend_rule(&route, &outgoing.method, &operation.identity),
             keep: retention(&route, &operation.identity),
             tries: decide::Run::after(tries),
@@ -130,9 +136,6 @@ impl<'a> Run<'a> {
                     }
                 }
                 Decision::End { ending, stop } => {
-                    if let Some(looking) = self.looking.take() {
-                        self.earlier = self.owner.holding(looking).await.unwrap_or_default();
-                    }
                     return self.end(attempted, ending, stop, caller).await;
                 }
             }

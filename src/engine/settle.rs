@@ -7,11 +7,15 @@ use http::StatusCode;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::config::Route;
 use crate::crash_point::{self, Point};
+use crate::engine::Engine;
 use crate::engine::answer::{Answer, Body, Content, Execution, Marks};
 use crate::engine::attempt::{Attempted, Head, UpstreamAnswer};
+use crate::engine::call::retention;
 use crate::engine::claim::FirstCaller;
 use crate::engine::conclusion::Conclusion;
+use crate::engine::flight::{Pilot, Unsettled};
 use crate::engine::owner::{Owner, WriteError};
 use crate::engine::problem::{Code, Problem};
 use crate::engine::refusal;
@@ -68,12 +72,13 @@ impl LastWord {
             Word::Settle { settled, .. } => {
                 owner.write_answer(settled.status, |operation, step| self.change(operation, step)).await
             }
-            Word::End(_) => owner.write(|operation, step| self.change(operation, step)).await,
+            Word::End(ended) => owner.write_end(*ended, |operation, step| self.change(operation, step)).await,
         }
     }
 
     /// Tries until the store has taken it, for as long as the process lives: nobody else knows what this word says.
-    async fn keep_writing(self, mut owner: Owner) {
+    /// Meanwhile whoever repeats the call here is told what came of it, and no sweep of ours ends it in another way.
+    async fn keep_writing(self, mut owner: Owner, _held: Unsettled) {
         let mut pause = FIRST_PAUSE;
         while let Err(WriteError::Store(error)) = self.write(&mut owner).await {
             if !error.may_pass() {
@@ -82,6 +87,25 @@ impl LastWord {
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+    }
+}
+
+impl Engine {
+    /// The stored request does not make a request of the route any more.
+    pub(super) async fn end_unsendable(&self, pilot: &Pilot, mut owner: Owner, route: &Route) -> Conclusion {
+        let ended = Ended { cause: Cause::Unsendable, may_have_run: false };
+        let keep = retention(route, &owner.operation.identity);
+        let word = LastWord { word: Word::End(ended), keep, write: WriteId(self.shared.entropy.bytes()) };
+        let conclusion = refusal::unsendable(&owner.operation);
+        match word.write(&mut owner).await {
+            Ok(()) => self.count_unknown(&owner.operation),
+            Err(WriteError::Fenced(found)) => return superseded(&owner, &found),
+            Err(error) => {
+                tracing::warn!(operation = %owner.operation.id, %error, "not ended yet");
+                self.shared.tasks.spawn(word.keep_writing(owner, pilot.hold()));
+            }
+        }
+        conclusion
     }
 }
 
@@ -103,6 +127,7 @@ impl Run<'_> {
                 match body.whole() {
                     Ok(body) => self.settle((verdict, after_doubt), head, body, caller).await,
                     Err(unfinished) => {
+                        self.find_earlier().await;
                         Box::pin(self.settle_live((verdict, after_doubt), head, unfinished, caller)).await
                     }
                 }
@@ -127,18 +152,21 @@ impl Run<'_> {
         let settled = Settled { after_doubt, ..self.settled(status, body.len() as u64, digest, Kept::Whole) };
         let receipt = self.receipt_of(status, &headers, &body);
         let word = self.word(Word::Settle { verdict, settled, receipt: Some(receipt.clone()) });
+        let durable = self.make_durable(&word).await;
+        self.find_earlier().await;
         let marks = Marks { prior_outcome_unknown: after_doubt, ..self.marks(Execution::Executed, None) };
-        match self.make_durable(&word).await {
+        match durable {
             Durable::Yes => {
+                let body = self.room.take().around(body);
                 let content = Content::Upstream { status, headers, body: Body::Whole(body) };
                 caller.answer(|| Answer { content, marks: marks.clone() });
                 Conclusion::Receipt { receipt, marks }
             }
             Durable::Superseded(found) => self.superseded(&found),
             Durable::NotYet => {
-                self.keep_settling(word);
+                self.keep_writing(word);
                 let marks = Marks { receipt_none: true, ..marks };
-                Conclusion::Answer { status, headers, body, marks }
+                Conclusion::Answer { status, headers, body: self.room.take().around(body), marks }
             }
         }
     }
@@ -154,15 +182,17 @@ impl Run<'_> {
         let digest = Sha256::digest(part).into();
         let settled = Settled { status, ..self.settled(StatusCode::OK, part.len() as u64, digest, Kept::Cut) };
         let word = self.word(Word::Settle { verdict, settled, receipt: None });
+        let durable = self.make_durable(&word).await;
+        self.find_earlier().await;
         let marks = self.marks(Execution::Executed, Some(Stop::Unsafe));
-        match self.make_durable(&word).await {
+        match durable {
             Durable::Yes => {
                 let problem = refusal::unavailable(&self.owner.operation).with_status(StatusCode::BAD_GATEWAY.as_u16());
                 Conclusion::Problem { problem, marks }
             }
             Durable::Superseded(found) => self.superseded(&found),
             Durable::NotYet => {
-                self.keep_settling(word);
+                self.keep_writing(word);
                 let detail = "The call ran, but its answer was cut and the store could not keep what is known of it.";
                 let problem =
                     Problem::new(Code::ResultUnavailable, detail).with_status(StatusCode::BAD_GATEWAY.as_u16());
@@ -181,7 +211,6 @@ impl Run<'_> {
         let word = self.word(Word::End(ended));
         let doubtful = ended.may_have_run || self.owner.operation.may_have_run;
         let execution = if doubtful { Execution::Unknown } else { Execution::NotExecuted };
-        let marks = self.marks(execution, told.stop);
         crash_point::reached(Point::BeforeEnd);
         match word.write(&mut self.owner).await {
             Ok(()) => self.log_end(None),
@@ -195,13 +224,28 @@ impl Run<'_> {
         if doubtful {
             self.lane.counters.unknown.add();
         }
+        self.find_earlier().await;
+        let marks = self.marks(execution, told.stop);
         match told.answer {
             Some(UpstreamAnswer { head, body }) => match body.whole() {
-                Ok(body) => Conclusion::Answer { status: head.status, headers: head.headers, body, marks },
+                Ok(body) => {
+                    let body = self.room.take().around(body);
+                    Conclusion::Answer { status: head.status, headers: head.headers, body, marks }
+                }
                 Err(unfinished) => Box::pin(self.pass_live(head, unfinished, marks, caller)).await,
             },
             None => Conclusion::Problem { problem: self.problem(doubtful, &told), marks },
         }
+    }
+
+    /// The look for an earlier call of the same step goes on beside the run, and holds up nothing that has to be durable.
+    async fn find_earlier(&mut self) {
+        let Some(looking) = self.looking.take() else { return };
+        let looked = match self.owner.operation.due() {
+            Some(_) => self.owner.holding(looking).await,
+            None => looking.await,
+        };
+        self.earlier = looked.unwrap_or_default();
     }
 
     /// The store did not take a step on the way to the next send: the run ends with what its attempts came to.
@@ -215,7 +259,11 @@ impl Run<'_> {
             let problem = Problem::new(Code::OutcomeUnknown, detail).with_status(StatusCode::BAD_GATEWAY.as_u16());
             return Conclusion::Problem { problem, marks: self.marks(Execution::Unknown, None) };
         }
-        Conclusion::Problem { problem: refusal::store_problem(&error), marks: self.marks(Execution::NotExecuted, None) }
+        let problem = match self.tries.tries {
+            0 | 1 if ended.cause == Cause::Store => refusal::store_problem(&error),
+            _ => refusal::store_problem_between_attempts(&error),
+        };
+        Conclusion::Problem { problem, marks: self.marks(Execution::NotExecuted, None) }
     }
 
     /// Somebody else has the operation now; what he made of it is what there is to say.
@@ -230,8 +278,7 @@ impl Run<'_> {
     }
 
     pub(super) fn superseded(&self, found: &Found) -> Conclusion {
-        let row = found.operation.admit(None, &ResendRule::NONE, self.owner.store().now());
-        refusal::of_record(found, row)
+        superseded(&self.owner, found)
     }
 
     /// Tries until the deadline: the caller is better served with a receipt late than with none at once.
@@ -267,18 +314,7 @@ impl Run<'_> {
 
     /// The run is over and nobody else writes as this owner, so a task may go on in its name.
     pub(super) fn keep_writing(&self, word: LastWord) {
-        self.engine.shared.tasks.spawn(word.keep_writing(self.owner.clone()));
-    }
-
-    /// As `keep_writing`; meanwhile whoever repeats the call here is told what came of it.
-    pub(super) fn keep_settling(&self, word: LastWord) {
-        let Operation { id, identity, .. } = &self.owner.operation;
-        let held = self.engine.shared.flights.hold(*id, identity.fingerprint);
-        let writing = word.keep_writing(self.owner.clone());
-        self.engine.shared.tasks.spawn(async move {
-            writing.await;
-            drop(held);
-        });
+        self.engine.shared.tasks.spawn(word.keep_writing(self.owner.clone(), self.pilot.hold()));
     }
 
     pub(super) fn word(&self, word: Word) -> LastWord {
@@ -289,4 +325,9 @@ impl Run<'_> {
         let receipt_until = self.owner.store().now().after(self.keep.receipts);
         Settled { status: status.as_u16(), length, digest, kept, receipt_until, after_doubt: false }
     }
+}
+
+/// What somebody else made of the operation.
+fn superseded(owner: &Owner, found: &Found) -> Conclusion {
+    refusal::of_record(found, found.operation.admit(None, &ResendRule::NONE, owner.store().now()))
 }

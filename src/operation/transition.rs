@@ -295,6 +295,11 @@ impl Operation {
         self.state.name() == StateName::Unknown && self.sender == Some(sender)
     }
 
+    /// Whether `owner` made the last attempt of this unknown, so that he may say that it came to nothing.
+    pub fn is_unknown_of(&self, owner: OwnerId) -> bool {
+        self.state.name() == StateName::Unknown && self.sender.is_some_and(|sender| sender.owner == owner)
+    }
+
     /// Nobody knows any more how long ago it was sent, so that no upstream is relied on to remember its key; no event, for
     /// no state changes. `None` if it was not sent.
     pub fn forget_when_sent(&self, step: Step) -> Option<Change> {

@@ -2,8 +2,9 @@
 
 use oncegate::engine::answer::{Execution, Unguarded};
 use oncegate::engine::problem::Code;
-use oncegate::operation::{Cause, EventKind, State, StateName as S};
+use oncegate::operation::{Cause, EventKind, Scope, State, StateName as S};
 
+use crate::rig::gateway::id;
 use crate::rig::store::TIMEOUT;
 use crate::rig::{Act, Ask, Fault, Gateway, Setup, Step, answers, ms, secs};
 
@@ -252,4 +253,35 @@ async fn a_doubt_that_a_failover_forgot_stays_one() {
     gateway.store.forgets(Step::To(S::Waiting));
     assert_eq!(gateway.call("k").await.marks.execution, Some(Execution::Unknown));
     assert_eq!(gateway.upstream.seen().len(), 2);
+}
+
+/// The caller was told that it did not run, and so it stays.
+#[tokio::test(start_paused = true)]
+async fn an_end_that_is_still_to_be_written_is_not_overtaken_by_a_sweep() {
+    for setup in [Setup::UNSAFE, Setup::WITH_KEY] {
+        for elsewhere in [false, setup.repeat == "unsafe"] {
+            let act = answers(429).with("retry-after", "3600").into();
+            let gateway = Gateway::before(vec![act], Setup { lease: "1s", ..setup });
+            gateway.store.fails(Step::To(S::NotExecuted), Fault::Unheard, 4);
+            let sweeper = if elsewhere { gateway.neighbour() } else { gateway.clone() };
+            sweeper.worker();
+            let told = gateway.call("k").await;
+            assert_eq!((told.status, told.marks.execution), (429, Some(Execution::NotExecuted)));
+            gateway.has_become("k", S::NotExecuted).await;
+            assert_eq!(gateway.states("k").await.contains(&S::Unknown), elsewhere);
+            assert_eq!(gateway.upstream.seen().len(), 1);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_looks_up_a_call_without_a_kept_receipt_waits_as_long_as_he_said() {
+    let gateway = Gateway::before(vec![answers(200).into()], Setup::UNSAFE);
+    gateway.store.fails(Step::To(S::Succeeded), Fault::Unheard, 8);
+    let told = gateway.ask(Ask::keyed("k").within(secs(1))).await;
+    assert!(told.marks.receipt_none);
+    let begin = gateway.elapsed();
+    let view = gateway.engine.look_up(&Scope::none(), id("k"), secs(2)).await.unwrap();
+    assert_eq!(view.operation.state.name(), S::Sent);
+    assert_eq!((gateway.elapsed() - begin).as_secs(), 2);
 }

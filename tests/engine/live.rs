@@ -256,3 +256,16 @@ async fn a_client_that_reads_nothing_holds_no_receipt_up() {
     assert_eq!((heard, pieces.recv().await), (PIECES * PIECE.len(), None));
     assert_eq!(gateway.call("k").await.body.len(), heard);
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_joined_a_long_answer_that_settles_nothing_is_told_what_is_known() {
+    for (status, told) in [(503, Code::OutcomeUnknown), (401, Code::UpstreamFailed)] {
+        let act = answers(status).after(secs(1)).body(&"x".repeat(2000)).into();
+        let gateway = Gateway::before(vec![act], LONG);
+        let first = gateway.caller(Ask::keyed("k"));
+        gateway.upstream.has_seen(1).await;
+        assert_eq!(gateway.call("k").await.problem(), (502, Some(told)));
+        let first = first.await.unwrap();
+        assert_eq!((first.status, first.body.len()), (status, 2000));
+    }
+}

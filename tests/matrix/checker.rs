@@ -224,10 +224,11 @@ impl Case<'_> {
         events.iter().any(|event| event.from == Some(StateName::Unknown) && self.is_evidence(event))
     }
 
-    /// The late answer of the sender; or a new run, where the upstream takes the call twice.
+    /// The late answer of the sender, or his word that the attempt came to nothing; or a new run, where the upstream takes
+    /// the call twice.
     fn is_evidence(&self, event: &Event) -> bool {
         match event.kind {
-            EventKind::LateAnswer => true,
+            EventKind::LateAnswer | EventKind::NotExecuted => true,
             EventKind::ClaimedAgain => self.asked.repeat != Repeat::Unsafe,
             _ => false,
         }

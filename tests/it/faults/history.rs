@@ -91,12 +91,13 @@ impl Stored {
         (!by_its_owner).then(|| format!("an event by no owner: {:#?}", self.events))
     }
 
-    /// Why an unknown ended though nobody brought evidence and nobody may send it again.
+    /// Why an unknown ended though nobody brought evidence and nobody may send it again. Evidence is the late answer of its
+    /// attempt, or the word of its owner that the attempt came to nothing.
     pub fn silent_end_of_doubt(&self) -> Option<String> {
         let may_resend = Repeat::of(self.key()) != Repeat::Unsafe;
         let silent = self.events.iter().filter(|event| event.from == Some(StateName::Unknown)).any(|event| {
             let is_resent = may_resend && event.kind == EventKind::ClaimedAgain;
-            event.kind != EventKind::LateAnswer && !is_resent
+            !matches!(event.kind, EventKind::LateAnswer | EventKind::NotExecuted) && !is_resent
         });
         silent.then(|| format!("an unknown ended by itself: {:#?}", self.events))
     }
