@@ -131,8 +131,9 @@ impl Engine {
                     }
                 },
                 Err(error) => {
-                    self.withdraw(change, &error);
-                    Err(error)
+                    self.withdraw(&named, change, &error);
+                    self.note_store_failure(&named, &error);
+                    Err(Box::new(refusal::store_unavailable(&named, &error)))
                 }
             };
             if matches!(met, Ok(Met::Owned(..)) | Err(_))
@@ -149,16 +150,16 @@ impl Engine {
                     caller.answer(|| conclusion.first_answer());
                     return conclusion;
                 }
-                Ok(Met::Concluded(conclusion)) => return *conclusion,
+                Ok(Met::Concluded(conclusion)) | Err(conclusion) => return *conclusion,
                 Ok(Met::Changed(_) | Met::Gone) => {}
-                Err(error) => {
-                    self.note_unreadable(named.id, &error);
-                    tracing::warn!(operation = %named.id, route = %named.call.route.name, %error, "claim failed");
-                    return refusal::store_unavailable(&named, &error);
-                }
             }
         }
         refusal::in_progress(named.id, &named.identity)
+    }
+
+    pub(super) fn note_store_failure(&self, named: &NamedCall, error: &StoreError) {
+        self.note_unreadable(named.id, error);
+        tracing::warn!(operation = %named.id, route = %named.call.route.name, %error, "claim failed");
     }
 
     fn dispatch(&self, named: &NamedCall, request: StoredRequest) -> Dispatch {
@@ -209,7 +210,7 @@ impl Engine {
     /// A claim whose fate is unknown must not leave a record that somebody would send later: nothing was sent, and
     /// that is what its owner says as soon as the store hears him. The claim itself may still be on its way, so a store
     /// that has not seen it is asked again for the length of a lease.
-    pub(super) fn withdraw(self: &Arc<Self>, change: Change, error: &StoreError) {
+    pub(super) fn withdraw(self: &Arc<Self>, named: &NamedCall, change: Change, error: &StoreError) {
         if !matches!(error, StoreError::Timeout | StoreError::Connection(_) | StoreError::Unreplicated(_)) {
             return;
         }
@@ -217,7 +218,7 @@ impl Engine {
             return tracing::warn!(operation = %change.operation.id, "too many claims to take back; its lease will end");
         };
         let owner = self.owner(change.operation, Instant::now());
-        let taking_back = take_back(owner, change.expected, self.default_retention());
+        let taking_back = take_back(owner, change.expected, named.retention());
         self.shared.tasks.spawn(async move {
             taking_back.await;
             drop(place);

@@ -14,7 +14,7 @@ use crate::engine::conclusion::Conclusion;
 use crate::engine::flight::{Pilot, Wait};
 use crate::engine::owner::Owner;
 use crate::engine::refusal;
-use crate::operation::admission::Admission;
+use crate::operation::admission::{Admission, ResendRule};
 use crate::operation::transition::{Opening, RequestChange};
 use crate::operation::{Operation, OperationId, State, StateName, StoredRequest};
 use crate::store::{Found, StoreError, Written};
@@ -41,33 +41,43 @@ pub(super) enum Alike {
 
 impl Engine {
     /// The row of the claim table that the record is in, until it leads to an owner or an answer.
+    ///
+    /// # Errors
+    /// The store took no further step; what the caller is told of the record that was read.
     pub(super) async fn meet(
         self: &Arc<Self>,
         pilot: &Pilot,
         named: &NamedCall,
         mut found: Found,
-    ) -> Result<Met, StoreError> {
+    ) -> Result<Met, Box<Conclusion>> {
         for _ in 0..MAX_ROUNDS {
-            let rule = named.resend_rule();
-            let met = match found.operation.admit(Some(&named.identity.fingerprint), &rule, self.store.now()) {
-                Admission::InProgress => self.follow(pilot, named, &found).await?,
-                Admission::TakeOver if self.is_due_too_late(named, &found) => still_running(&found.operation),
-                admission @ (Admission::TakeOver | Admission::ClaimAgain) => {
-                    self.enter(named, &found, admission).await?
+            match self.move_on(pilot, named, &found).await {
+                Ok(Met::Changed(other)) => found = *other,
+                Ok(done) => return Ok(done),
+                Err(error) => {
+                    self.note_store_failure(named, &error);
+                    return Err(Box::new(refusal::met_without_store(&found.operation, self.store.now(), &error)));
                 }
-                Admission::Lapse => self.end_lapsed(named, &found).await?,
-                Admission::KeyReused => Met::Concluded(Box::new(refusal::other_request(named))),
-                row => {
-                    self.note_lost_receipt(&found).await;
-                    Met::Concluded(Box::new(refusal::of_record(&found, row)))
-                }
-            };
-            match met {
-                Met::Changed(other) => found = *other,
-                done => return Ok(done),
             }
         }
         Ok(still_running(&found.operation))
+    }
+
+    async fn move_on(self: &Arc<Self>, pilot: &Pilot, named: &NamedCall, found: &Found) -> Result<Met, StoreError> {
+        let rule = named.resend_rule();
+        match found.operation.admit(Some(&named.identity.fingerprint), &rule, self.store.now()) {
+            Admission::InProgress => self.follow(pilot, named, found).await,
+            Admission::TakeOver if self.is_due_too_late(named, found) => Ok(still_running(&found.operation)),
+            admission @ (Admission::TakeOver | Admission::ClaimAgain) => self.enter(named, found, admission).await,
+            Admission::Lapse => self.end_lapsed(named, found).await,
+            Admission::KeyReused => Ok(Met::Concluded(Box::new(refusal::other_request(named)))),
+            row => Ok(self.told(found, row).await),
+        }
+    }
+
+    async fn told(&self, found: &Found, row: Admission) -> Met {
+        self.note_lost_receipt(found).await;
+        Met::Concluded(Box::new(refusal::of_record(found, row)))
     }
 
     /// Whoever takes over a wait keeps to it, so it is not for a caller who is gone before it ends.
@@ -115,7 +125,7 @@ impl Engine {
             Ok(Written::Refused(other)) => Ok(Met::Changed(other)),
             Ok(Written::Gone) => Ok(Met::Gone),
             Err(error) => {
-                self.withdraw(change, &error);
+                self.withdraw(named, change, &error);
                 Err(error)
             }
         }
@@ -131,6 +141,7 @@ impl Engine {
         Ok(match self.store.write(&change).await? {
             Written::Applied => {
                 crash_point::reached(Point::AfterLapse);
+                self.count_unknown(&change.operation);
                 Met::Changed(Box::new(Found::new(change.operation, None)))
             }
             Written::Refused(other) => Met::Changed(other),
@@ -162,11 +173,20 @@ impl Engine {
             pause = self.jittered(pause.saturating_mul(2).min(POLL_MAX));
             match self.store.read(id).await? {
                 None => return Ok(Met::Gone),
-                Some(now) if now.operation.is_ownerless(self.store.now()) => return Ok(Met::Changed(Box::new(now))),
+                Some(now) if now.operation.is_ownerless(self.store.now()) => return Ok(self.joined(now).await),
                 Some(_) => {}
             }
         }
         Ok(still_running(&found.operation))
+    }
+
+    /// Whoever has waited for a run goes on with it if its owner was lost, and is told its end if it has ended: another
+    /// run is for those who ask after it.
+    async fn joined(&self, found: Found) -> Met {
+        match found.operation.admit(None, &ResendRule::NONE, self.store.now()) {
+            Admission::TakeOver | Admission::Lapse => Met::Changed(Box::new(found)),
+            row => self.told(&found, row).await,
+        }
     }
 
     /// A call without a key of its own meets one of the same content.

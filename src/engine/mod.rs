@@ -197,9 +197,8 @@ impl Engine {
         if let Some(replay) = self.replay_at_hand(&named) {
             return replay;
         }
-        if let Err(error) = self.find_former(&mut named).await {
-            self.note_unreadable(named.id, &error);
-            return refusal::store_unavailable(&named, &error).answer();
+        if let Err(refused) = self.find_former(&mut named).await {
+            return refused.answer();
         }
         match self.rate_gate(&named).await {
             Ok(None) => self.fly(named).await,

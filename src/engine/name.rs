@@ -8,14 +8,15 @@ use tracing::warn;
 use crate::config::{ClientKey as ClientKeyRule, DuplicateWindow, Forward, KeyMode, KeyRules, OnChangedPayload, Route};
 use crate::engine::answer::{Answer, Content, Execution, Marks};
 use crate::engine::call::{Call, NamedCall};
+use crate::engine::conclusion::Conclusion;
 use crate::engine::problem::{Code, Problem};
-use crate::engine::{Engine, Lane};
+use crate::engine::{Engine, Lane, refusal};
 use crate::operation::admission::Repeat;
 use crate::operation::fingerprint::Asked;
 use crate::operation::key::{self, ClientKey, Ingredient, KeyError, Missing, PayloadIn, sole_value};
 use crate::operation::payload::Payload;
 use crate::operation::{Alike, Fingerprint, Identity, KeySource, OperationId, Scope};
-use crate::store::{Found, StoreError};
+use crate::store::Found;
 
 /// The key in force, before the operation has a name.
 struct Key {
@@ -114,7 +115,7 @@ impl Engine {
 
     /// Takes up the record that the same call left under the other form of its derived key, before `repeat` or
     /// `on_changed_payload` were changed: under its present form it would run again.
-    pub(super) async fn find_former(&self, named: &mut NamedCall) -> Result<(), StoreError> {
+    pub(super) async fn find_former(&self, named: &mut NamedCall) -> Result<(), Box<Conclusion>> {
         let Some(key) = named.other_key.take() else { return Ok(()) };
         if self.shared.flights.watch(named.id, named.identity.fingerprint).is_some() {
             return Ok(());
@@ -122,8 +123,16 @@ impl Engine {
         let id = OperationId::of(named.call.scope.digest(), &named.call.route.name, &key, None);
         let fingerprint = named.identity.fingerprint;
         let is_same = |found: &Found| found.operation.identity.fingerprint == fingerprint;
-        let Some(former) = self.store.read(id).await?.filter(is_same) else { return Ok(()) };
-        if !self.store.read(named.id).await?.is_some_and(|found| is_same(&found)) {
+        let former = self.store.read(id).await.map_err(|error| {
+            self.note_unreadable(id, &error);
+            Box::new(refusal::store_unavailable(named, &error))
+        })?;
+        let Some(former) = former.filter(is_same) else { return Ok(()) };
+        let present = self.store.read(named.id).await.map_err(|error| {
+            self.note_unreadable(named.id, &error);
+            Box::new(refusal::met_without_store(&former.operation, self.store.now(), &error))
+        })?;
+        if !present.is_some_and(|found| is_same(&found)) {
             named.id = id;
             let identity = Arc::make_mut(&mut named.identity);
             identity.key = key;

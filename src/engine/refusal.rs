@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::clock::Timestamp;
 use crate::config::Route;
 use crate::engine::answer::{Compensation, Execution, Marks};
 use crate::engine::call::NamedCall;
@@ -116,15 +117,33 @@ pub fn store_unavailable(named: &NamedCall, error: &StoreError) -> Conclusion {
 
 /// The call is being made here, and the store cannot say whether somebody else has ended it.
 pub fn in_flight_without_store(named: &NamedCall, error: &StoreError) -> Conclusion {
-    let problem = if error.unreadable().is_some() {
+    known_without_store(marks(named.id, &named.identity, Execution::InProgress), error)
+}
+
+/// The record was read at `now`, and then the store took no step: what the record said is what is known.
+pub fn met_without_store(operation: &Operation, now: Timestamp, error: &StoreError) -> Conclusion {
+    let may_have_run = operation.may_have_run || operation.state.name() == StateName::Sent;
+    let execution = match execution_of(operation) {
+        Execution::InProgress if may_have_run && operation.is_ownerless(now) => Execution::Unknown,
+        execution => execution,
+    };
+    known_without_store(Marks { execution: Some(execution), ..marks_of(operation) }, error)
+}
+
+fn known_without_store(marks: Marks, error: &StoreError) -> Conclusion {
+    let earlier = match marks.execution {
+        Some(Execution::InProgress) => " An earlier one with this key is running, and it may have run by now.",
+        Some(Execution::Executed | Execution::Unknown) => " An earlier one with this key may have run.",
+        Some(Execution::NotExecuted) | None => "",
+    };
+    let problem = if error.unreadable().is_some() || matches!(error, StoreError::LostMemory(_)) {
         store_problem(error)
     } else {
-        let detail = format!(
-            "This request was not sent: {error}. An earlier one with this key is running, and it may have run by now."
-        );
-        Problem::new(Code::StoreUnavailable, detail).with_advice(IN_FLIGHT).with_retry_after(SOON)
+        Problem::new(Code::StoreUnavailable, format!("This request was not sent: {error}.{earlier}"))
+            .with_advice(IN_FLIGHT)
+            .with_retry_after(SOON)
     };
-    Conclusion::Problem { problem, marks: marks(named.id, &named.identity, Execution::InProgress) }
+    Conclusion::Problem { problem, marks }
 }
 
 /// Nobody can look the call up now.
@@ -236,7 +255,7 @@ pub fn of_record(found: &Found, row: Admission) -> Conclusion {
     let marks = marks_of(operation);
     let problem = match row {
         Admission::KeyReused => Problem::new(Code::KeyReused, KEY_REUSED),
-        Admission::ClaimAgain => Problem::new(Code::UpstreamFailed, "The call did not run, and its run was ended."),
+        Admission::ClaimAgain => not_executed(operation),
         Admission::InProgress | Admission::TakeOver | Admission::Lapse => {
             return in_progress(operation.id, &operation.identity);
         }
@@ -254,6 +273,15 @@ pub fn of_record(found: &Found, row: Admission) -> Conclusion {
         Admission::Abandoned => Problem::new(Code::Abandoned, "An operator gave the call up."),
     };
     Conclusion::Problem { problem, marks }
+}
+
+/// It did not run. Whoever asks next makes the call anew.
+fn not_executed(operation: &Operation) -> Problem {
+    let why = match &operation.state {
+        State::NotExecuted { cause } => format!("The call did not run: {cause}."),
+        _ => "The call did not run, and its run was ended.".to_owned(),
+    };
+    Problem::new(Code::UpstreamFailed, why)
 }
 
 /// It ran, and its answer is not here.

@@ -255,6 +255,48 @@ async fn a_doubt_that_a_failover_forgot_stays_one() {
     assert_eq!(gateway.upstream.seen().len(), 2);
 }
 
+/// Another gateway that reads the record, and loses the store right after.
+fn cut_off_after_the_look(owner: &Gateway, step: Step) -> Gateway {
+    let other = owner.neighbour();
+    other.store.fails(step, Fault::Unheard, 1);
+    other
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_read_of_a_call_is_not_forgotten_with_the_store() {
+    for (setup, step) in [
+        (Setup::UNSAFE, Step::To(S::Unknown)),
+        (Setup::WITH_KEY, Step::Look),
+        (Setup::WITH_KEY, Step::TakeOver),
+        (Setup { route: "on_store_down = \"pass\"", ..Setup::HARMLESS }, Step::TakeOver),
+    ] {
+        let owner = Gateway::before(vec![Act::IsSilent], Setup { lease: "1s", ..setup });
+        owner.caller(Ask::keyed("k"));
+        owner.upstream.has_seen(1).await;
+        owner.store.goes_away();
+        owner.at(secs(2)).await;
+        let told = cut_off_after_the_look(&owner, step).call("k").await;
+        assert_eq!(told.problem(), (503, Some(Code::StoreUnavailable)), "{step:?}");
+        assert_eq!(told.marks.execution, Some(Execution::Unknown), "{step:?}");
+        assert_eq!(owner.upstream.seen().len(), 1, "{step:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_runs_elsewhere_is_in_progress_whatever_the_store_says_next() {
+    for route in ["", "on_store_down = \"pass\""] {
+        let setup = Setup { route, ..Setup::HARMLESS };
+        let owner = Gateway::before(vec![answers(200).after(secs(5)).into()], setup);
+        let caller = owner.caller(Ask::keyed("k"));
+        owner.upstream.has_seen(1).await;
+        let told = cut_off_after_the_look(&owner, Step::Look).call("k").await;
+        assert_eq!(told.problem(), (503, Some(Code::StoreUnavailable)));
+        assert_eq!(told.marks.execution, Some(Execution::InProgress));
+        assert_eq!(caller.await.unwrap().status, 200);
+        assert_eq!(owner.upstream.seen().len(), 1);
+    }
+}
+
 /// The caller was told that it did not run, and so it stays.
 #[tokio::test(start_paused = true)]
 async fn an_end_that_is_still_to_be_written_is_not_overtaken_by_a_sweep() {

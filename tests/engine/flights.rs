@@ -44,6 +44,33 @@ async fn those_who_joined_a_call_without_a_receipt_are_told_the_same_and_claim_n
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_joiner_in_another_process_is_told_the_end_and_claims_nothing() {
+    let retry = "max_attempts = 1";
+    for (setup, status, told) in [
+        (Setup::UNSAFE, 429, (502, Some(Code::UpstreamFailed))),
+        (Setup::WITH_KEY, 429, (502, Some(Code::UpstreamFailed))),
+        (Setup::WITH_KEY, 503, (409, Some(Code::OutcomeUnknown))),
+    ] {
+        let act = answers(status).after(secs(2)).with("retry-after", "120").into();
+        let gateway = Gateway::before(vec![act], Setup { retry, ..setup });
+        let first = gateway.caller(Ask::keyed("k"));
+        gateway.upstream.has_seen(1).await;
+        assert_eq!(gateway.neighbour().call("k").await.problem(), told, "{status}");
+        assert_eq!(first.await.unwrap().status, status);
+        assert_eq!(gateway.upstream.seen().len(), 1, "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_meant_for_one_client_goes_to_him_alone() {
+    let act = answers(429).after(secs(1)).with("set-cookie", "a=1").with("retry-after", "120").into();
+    let gateway = Gateway::before(vec![act], Setup::UNSAFE);
+    let told = hundred(&gateway).await;
+    assert_eq!(told.iter().filter(|told| told.headers.contains_key("set-cookie")).count(), 1);
+    assert!(told.iter().all(|told| told.status == 429 && told.headers["retry-after"] == "120"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_joiner_waits_as_long_as_the_route_says() {
     for (route, patience) in [("in_flight_wait = \"2s\"", secs(2)), ("in_flight = \"reject\"", ms(0))] {
         let gateway = Gateway::before(vec![answers(200).after(secs(5)).into()], Setup { route, ..Setup::UNSAFE });
