@@ -83,9 +83,7 @@ impl Engine {
                     progress.may_have_run |= ended.may_have_run;
                     progress.tries = run;
                     progress.new_connection = new_connection;
-                    if let Some((_, _, body)) = passed.answer {
-                        body.discard().await;
-                    }
+                    passed.let_go(&passage.body).await;
                     sleep(wait).await;
                 }
                 Decision::End { ending, stop } => {
@@ -228,6 +226,15 @@ impl Passed {
 
     fn bare(outcome: Outcome, failure: impl ToString) -> Self {
         Self { outcome, answer: None, failure: failure.to_string() }
+    }
+
+    /// An answer that nobody will see. While it is read its exchange goes on with what is left of the request: a stream
+    /// that is still whole must not be taken from by then, so that the next attempt has all of it.
+    async fn let_go(self, request: &SendBody) {
+        match (self.answer, request) {
+            (Some((_, _, answer)), SendBody::Full(_)) => answer.discard().await,
+            (Some(_), SendBody::Streaming(_)) | (None, _) => {}
+        }
     }
 }
 

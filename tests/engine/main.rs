@@ -10,6 +10,7 @@ mod failing_store;
 mod flights;
 mod leases;
 mod live;
+mod passing;
 mod random;
 mod recovery;
 mod rig;

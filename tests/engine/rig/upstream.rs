@@ -26,6 +26,8 @@ pub enum Act {
     IsSilent,
     /// Says what is not HTTP.
     Babbles,
+    /// Answers 503 by the head of a request, and does not come to the end of the answer.
+    Hurries,
     /// Sends what comes through the channel, byte for byte, and closes at its end.
     Streams(mpsc::UnboundedReceiver<Bytes>),
 }
@@ -192,8 +194,16 @@ impl Upstream {
 
     async fn serve(self, mut line: DuplexStream, connection: usize) {
         let mut read = BytesMut::new();
-        while let Some((head, body)) = read_request(&mut line, &mut read).await {
-            let (at, act) = (self.0.start.elapsed(), self.next_act());
+        while let Some(head) = read_head(&mut line, &mut read).await {
+            let act = self.next_act();
+            let body = match act {
+                Act::Hurries => Bytes::new(),
+                _ => match read_body(&head, &mut line, &mut read).await {
+                    Some(body) => body,
+                    None => return,
+                },
+            };
+            let at = self.0.start.elapsed();
             let (fate, decided) = (act.fate(), at + act.delay());
             let seen = Seen { at, fate, decided, connection, line: head.line, headers: head.headers, body };
             self.0.seen.send_modify(|all| all.push(seen));
@@ -231,6 +241,11 @@ async fn play(act: Act, line: &mut DuplexStream) -> io::Result<()> {
             line.read_u8().await?;
             Ok(())
         }
+        Act::Hurries => {
+            line.write_all(b"HTTP/1.1 503 Scripted\r\ncontent-length: 10\r\n\r\n").await?;
+            sleep(Duration::from_secs(60)).await;
+            Ok(())
+        }
         Act::Babbles => line.write_all(b"200 OK and all that\r\n\r\n").await,
         Act::Streams(mut pieces) => {
             while let Some(piece) = pieces.recv().await {
@@ -247,8 +262,8 @@ struct Head {
     headers: Vec<(String, String)>,
 }
 
-/// One request with a `Content-Length`; `None` when the gateway has closed.
-async fn read_request(line: &mut DuplexStream, read: &mut BytesMut) -> Option<(Head, Bytes)> {
+/// `None` when the gateway has closed.
+async fn read_head(line: &mut DuplexStream, read: &mut BytesMut) -> Option<Head> {
     let head_length = loop {
         if let Some(end) = read.windows(4).position(|window| window == b"\r\n\r\n") {
             break end + 4;
@@ -257,14 +272,18 @@ async fn read_request(line: &mut DuplexStream, read: &mut BytesMut) -> Option<(H
             return None;
         }
     };
-    let head = parsed(&read.split_to(head_length));
+    Some(parsed(&read.split_to(head_length)))
+}
+
+/// By its `Content-Length`.
+async fn read_body(head: &Head, line: &mut DuplexStream, read: &mut BytesMut) -> Option<Bytes> {
     let length = value(&head.headers, "content-length").map_or(0, |length| length.parse().unwrap());
     while read.len() < length {
         if line.read_buf(read).await.unwrap_or(0) == 0 {
             return None;
         }
     }
-    Some((head, read.split_to(length).freeze()))
+    Some(read.split_to(length).freeze())
 }
 
 fn parsed(head: &[u8]) -> Head {
