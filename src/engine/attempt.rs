@@ -32,6 +32,8 @@ pub(super) const UNASKED: &str = "the upstream switched to a protocol that nobod
 
 /// In the head of an answer without a body, or in its trailers.
 const GRPC_STATUS: [&str; 2] = ["grpc-status", "oncegate-trailer-grpc-status"];
+/// `google.rpc.Code`, for what nobody knows the status of.
+const GRPC_UNKNOWN: u16 = 2;
 
 /// Header lines that come to those of a request.
 type Lines = Vec<(HeaderName, HeaderValue)>;
@@ -253,15 +255,37 @@ impl Run<'_> {
         self.room = self.engine.shared.buffers.for_answer();
         match self.owner.holding(collect(body, limit, &mut head.headers, &mut self.room)).await {
             Ok(body) => {
-                attempted.outcome = Outcome::Answer { status: meant_status(head.status, &head.headers) };
+                attempted.outcome = Outcome::Answer { status: head.status_with(&body) };
                 attempted.answer = Some(UpstreamAnswer { head, body });
             }
             Err(Cut { part, failure }) => {
-                attempted.outcome = Outcome::Cut { status: head.status.as_u16() };
+                attempted.outcome = match head.lacks_status() {
+                    true => Outcome::Silent(Silence::Closed),
+                    false => Outcome::Cut { status: head.status.as_u16() },
+                };
                 (attempted.part, attempted.failure) = (part, Some(failure));
             }
         }
         attempted
+    }
+}
+
+impl Head {
+    /// What the answer means by its end. One of gRPC that has none to show counts as UNKNOWN.
+    fn status_with(&self, body: &AnswerBody) -> u16 {
+        match body {
+            AnswerBody::Whole(_) if self.lacks_status() => status_of_grpc(GRPC_UNKNOWN),
+            AnswerBody::Whole(_) | AnswerBody::Unread(_) | AnswerBody::Long(_) => {
+                meant_status(self.status, &self.headers)
+            }
+        }
+    }
+
+    /// Whether what came of the call is still to be said, behind the body. gRPC-Web says it in the body itself.
+    fn lacks_status(&self) -> bool {
+        let is_web =
+            self.headers.get(CONTENT_TYPE).is_some_and(|it| it.as_bytes().starts_with(b"application/grpc-web"));
+        self.status == StatusCode::OK && is_grpc(&self.headers) && !is_web && grpc_status(&self.headers).is_none()
     }
 }
 
@@ -343,10 +367,12 @@ pub(super) fn meant_status(status: StatusCode, headers: &HeaderMap) -> u16 {
     if status != StatusCode::OK || !is_grpc(headers) {
         return status.as_u16();
     }
-    let said = GRPC_STATUS.iter().find_map(|name| headers.get(*name));
-    said.map_or(status.as_u16(), |code| {
-        status_of_grpc(code.to_str().ok().and_then(|code| code.parse().ok()).unwrap_or(u16::MAX))
-    })
+    grpc_status(headers).map_or(status.as_u16(), status_of_grpc)
+}
+
+fn grpc_status(headers: &HeaderMap) -> Option<u16> {
+    let said = GRPC_STATUS.iter().find_map(|name| headers.get(*name))?;
+    Some(said.to_str().ok().and_then(|code| code.parse().ok()).unwrap_or(GRPC_UNKNOWN))
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {

@@ -8,6 +8,7 @@ mod bounds;
 mod earlier;
 mod failing_store;
 mod flights;
+mod grpc;
 mod leases;
 mod live;
 mod passing;
