@@ -100,7 +100,6 @@ impl Engine {
             repeat: progress.repeat,
             deletes: passage.method == Method::DELETE,
             may_have_run: progress.may_have_run,
-            committed: false,
             vetoed: headers.is_some_and(retry_after::vetoes),
             replayable: !passage.body.is_taken(),
             hint: headers.and_then(|headers| retry_after::hint(headers, self.store().now())),

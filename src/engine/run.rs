@@ -172,7 +172,6 @@ impl<'a> Run<'a> {
             repeat: self.rule.repeat_at(operation.first_sent_at, now),
             deletes: self.outgoing.method == http::Method::DELETE,
             may_have_run: operation.may_have_run,
-            committed: false,
             vetoed: attempted.advice.vetoed,
             replayable: true,
             hint: attempted.advice.hint,

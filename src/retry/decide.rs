@@ -32,8 +32,6 @@ pub struct Situation {
     pub deletes: bool,
     /// An attempt before this one ended ambiguous.
     pub may_have_run: bool,
-    /// The head of this answer has gone to the client.
-    pub committed: bool,
     /// The answer forbids another try.
     pub vetoed: bool,
     /// The body can be sent again, byte for byte.
@@ -81,7 +79,6 @@ pub enum Decision {
 /// Why no further try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stop {
-    Committed,
     Exhausted,
     Vetoed,
     Unsafe,
@@ -125,9 +122,6 @@ impl Situation {
     /// Whether there may be another try at all, and what that uses up. The first stop that applies is the one told.
     fn permit(&self, policy: &RetryPolicy) -> Result<Run, Stop> {
         let free = self.is_free();
-        if self.committed {
-            return Err(Stop::Committed);
-        }
         if !free && self.run.counted() >= policy.max_attempts {
             return Err(Stop::Exhausted);
         }
@@ -154,7 +148,8 @@ impl Situation {
         let mut run = self.run;
         let spent = match again {
             Again::Always => return Ok(run),
-            Again::Never => return Err(Stop::Unsafe),
+            Again::Never if self.repeat == Repeat::Unsafe => return Err(Stop::Unsafe),
+            Again::Never => return Err(Stop::Exhausted),
             Again::Once(Once::Refused) => &mut run.refused,
             Again::Once(Once::ServerFailed) => &mut run.server_failed,
             Again::Once(Once::Garbled) => &mut run.garbled,
@@ -198,7 +193,6 @@ impl Stop {
     /// The word of the `Oncegate-Stop` header.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Committed => "committed",
             Self::Exhausted => "exhausted",
             Self::Vetoed => "vetoed",
             Self::Unsafe => "unsafe",

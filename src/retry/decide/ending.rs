@@ -68,14 +68,15 @@ impl Situation {
     }
 
     /// What a receipt status says about all attempts; `None` where a no to this one leaves an earlier one open. An
-    /// upstream that honours keys answers for the key, but its 409 may mean that the first try still runs.
+    /// upstream that honours keys answers for the key, but its 409 may mean that the first try still runs, and a 501, 505
+    /// or 511 may come from a hop that never looked at the key.
     fn verdict(&self, status: u16) -> Option<Verdict> {
         if (200..400).contains(&status) {
             return Some(Verdict::Succeeded);
         }
         let speaks_for_all = match self.repeat {
             Repeat::Harmless => true,
-            Repeat::WithKey => status != 409,
+            Repeat::WithKey => (400..500).contains(&status) && status != 409,
             Repeat::Unsafe => false,
         };
         (speaks_for_all || !self.may_have_run).then_some(Verdict::Failed)
@@ -90,9 +91,8 @@ impl Situation {
     /// The end of a run that stops without a final answer. A cut answer is the last word where nobody may ask again;
     /// elsewhere the next call with the key can still fetch a whole one.
     pub(super) fn ending(&self) -> Ending {
-        let last_word = self.committed || self.repeat == Repeat::Unsafe;
         if let Fact::Cut { status } = self.fact
-            && last_word
+            && self.repeat == Repeat::Unsafe
             && let Some(verdict) = self.verdict(status)
         {
             return Ending::Executed(verdict);

@@ -331,7 +331,6 @@ impl World {
             repeat: if resends && repeat == Repeat::Unsafe { Repeat::Harmless } else { repeat },
             deletes: false,
             may_have_run: operation.may_have_run,
-            committed: false,
             vetoed: false,
             replayable: true,
             hint: attempted.hint,
