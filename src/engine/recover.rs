@@ -22,19 +22,30 @@ const STRANGERS: Duration = Duration::from_secs(60);
 /// How long a flight of this process has to notice that its operation has no owner.
 const OWN_FLIGHT: Duration = Duration::from_secs(1);
 
+/// What came of a look at an operation whose owner is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// It is seen to, or needs nothing.
+    Done,
+    /// Its route is not ours; there is nothing to be done for a while.
+    Stranger,
+}
+
 impl Engine {
     /// Looks at one operation whose lease ended. Goes on with it if that is safe and still wanted, else ends it.
     ///
     /// # Errors
     /// The store did not answer; the next sweep tries again.
-    pub async fn recover(self: &Arc<Self>, id: OperationId) -> Result<(), StoreError> {
+    pub async fn recover(self: &Arc<Self>, id: OperationId) -> Result<Look, StoreError> {
         let read = self.store.read(id).await.inspect_err(|error| self.note_unreadable(id, error));
-        let Some(found) = read? else { return Ok(()) };
+        let Some(found) = read? else { return Ok(Look::Done) };
         let operation = found.operation;
         if self.is_long_lost(&operation) {
             self.shared.flights.give_up(id, operation.identity.fingerprint);
         }
-        let Seat::Pilot(pilot) = self.shared.flights.enter(id, operation.identity.fingerprint) else { return Ok(()) };
+        let Seat::Pilot(pilot) = self.shared.flights.enter(id, operation.identity.fingerprint) else {
+            return Ok(Look::Done);
+        };
         let request = self.kept_request(id).await?;
         let route = self.shared.config.routes.named(&operation.identity.route).cloned();
         let rule = route
@@ -42,8 +53,18 @@ impl Engine {
             .zip(request.as_ref())
             .map_or(ResendRule::NONE, |(route, request)| resend_rule(route, &method(request), &operation.identity));
         if route.is_none() && self.store.now() < operation.deadline.after(STRANGERS) {
-            return Ok(());
+            return Ok(Look::Stranger);
         }
+        self.see_to(pilot, operation, rule, (route, request)).await.map(|()| Look::Done)
+    }
+
+    async fn see_to(
+        self: &Arc<Self>,
+        pilot: Pilot,
+        operation: Operation,
+        rule: ResendRule,
+        (route, request): (Option<Arc<Route>>, Option<StoredRequest>),
+    ) -> Result<(), StoreError> {
         match (operation.admit(None, &rule, self.store.now()), route, request) {
             (Admission::TakeOver, Some(route), Some(request))
                 if operation.may_go_on_alone(&request, self.store.now()) =>

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::operation::{Blocking, Fingerprint, Kept, Operation, State, StateName, StoredRequest};
+use crate::operation::{Blocking, Fingerprint, Kept, KeySource, Operation, State, StateName, StoredRequest};
 
 /// If an upstream gets the same call twice, is that harmless?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,11 +132,16 @@ impl Operation {
         !self.may_have_run || rule.repeat_at(self.first_sent_at, now) != Repeat::Unsafe
     }
 
-    /// Without its caller a call can be sent only if it needs no credential of his. What surely never ran is not begun
-    /// after the deadline of its run: whoever asked for it has long been told something else.
+    /// Without its caller a call can be sent only if it needs no credential of his, and if he meets it when he asks again:
+    /// who has no key of his own asks with another one. What surely never ran is not begun after the deadline of its run:
+    /// whoever asked for it has long been told something else.
     pub fn may_go_on_alone(&self, request: &StoredRequest, now: Timestamp) -> bool {
         let may_have_run = self.may_have_run || self.state.name() == StateName::Sent;
-        !request.had_credential && (may_have_run || now < self.deadline)
+        let is_met_again = match self.identity.source {
+            KeySource::Client | KeySource::Derived => true,
+            KeySource::Window | KeySource::Stamped => false,
+        };
+        is_met_again && !request.had_credential && (may_have_run || now < self.deadline)
     }
 
     fn may_resend(&self, rule: &ResendRule, now: Timestamp, yes: Admission, no: Admission) -> Admission {

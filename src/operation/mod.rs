@@ -178,11 +178,17 @@ impl Operation {
         let blocking = match (&self.state, alike.until) {
             (State::Unknown { .. } | State::AwaitingApproval, _) => Blocking::Always,
             (_, Some(until)) => Blocking::Until(until),
+            (State::Sent { .. } | State::Waiting { .. }, None) if self.is_anothers_attempt() => Blocking::Always,
             (State::Sent { lease }, None) => Blocking::From(lease.until),
             (State::Waiting { lease: Some(lease), .. }, None) if self.may_have_run => Blocking::From(lease.until),
             (_, None) => return None,
         };
         Some((alike, blocking))
+    }
+
+    /// Whether its last attempt was that of an owner who is gone, and may have run: whoever asked him for it asks again.
+    fn is_anothers_attempt(&self) -> bool {
+        self.may_have_run && self.sender.is_some_and(|sender| sender.owner != self.fence.owner)
     }
 
     /// Whether the owner of `fence` still has it, though it may have been written since. Whoever ends a record whose

@@ -1,6 +1,6 @@
 //! Once a second: owners that went away, and records whose time is over.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
+use crate::engine::recover::Look;
 use crate::operation::OperationId;
 use crate::store::StoreError;
 
@@ -20,14 +21,16 @@ const AT_ONCE: usize = 32;
 const EXPIRED: usize = 1024;
 /// Records that nobody here can read; beyond this number they are looked at again.
 const UNREADABLE: usize = 4096;
+/// How long those of other gateways' routes are left to them.
+const STRANGERS: Duration = Duration::from_secs(10);
 
 /// Runs until `stop`. A store that does not answer is asked again in the next second.
 pub async fn sweep(engine: Arc<Engine>, stop: CancellationToken) {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut unreadable, mut outage) = (HashSet::new(), Outage::default());
+    let (mut aside, mut outage) = (Aside::default(), Outage::default());
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-        recover_due(&engine, &mut unreadable, &mut outage).await;
+        recover_due(&engine, &mut aside, &mut outage).await;
         purge(&engine).await;
     }
 }
@@ -59,13 +62,35 @@ impl Outage {
     }
 }
 
-/// Records that cannot be read stay first in line, those of a newer version for as long as an upgrade takes, and must
-/// not keep the others back.
-async fn recover_due(engine: &Arc<Engine>, unreadable: &mut HashSet<OperationId>, outage: &mut Outage) {
-    if unreadable.len() > UNREADABLE {
-        unreadable.clear();
+/// Records that stay first in line, and must not keep the others back.
+#[derive(Default)]
+struct Aside {
+    /// Those of a newer version for as long as an upgrade takes.
+    unreadable: HashSet<OperationId>,
+    /// Of routes that are not ours, with the time of the last look.
+    strangers: HashMap<OperationId, Instant>,
+}
+
+impl Aside {
+    fn forget_old(&mut self) {
+        if self.unreadable.len() > UNREADABLE {
+            self.unreadable.clear();
+        }
+        self.strangers.retain(|_, seen| seen.elapsed() < STRANGERS);
     }
-    let due = engine.store().due(OPERATIONS + unreadable.len()).await;
+
+    fn len(&self) -> usize {
+        self.unreadable.len() + self.strangers.len()
+    }
+
+    fn has(&self, id: &OperationId) -> bool {
+        self.unreadable.contains(id) || self.strangers.contains_key(id)
+    }
+}
+
+async fn recover_due(engine: &Arc<Engine>, aside: &mut Aside, outage: &mut Outage) {
+    aside.forget_old();
+    let due = engine.store().due(OPERATIONS + aside.len()).await;
     match &due {
         Err(error) => outage.begins(error),
         Ok(_) => outage.ends(engine).await,
@@ -73,15 +98,15 @@ async fn recover_due(engine: &Arc<Engine>, unreadable: &mut HashSet<OperationId>
     tell_of_loss(engine, due.as_ref().err());
     let Ok(due) = due else { return };
     let mut looks = JoinSet::new();
-    for id in due.into_iter().filter(|id| !unreadable.contains(id)).collect::<Vec<_>>() {
+    for id in due.into_iter().filter(|id| !aside.has(id)).collect::<Vec<_>>() {
         if looks.len() >= AT_ONCE {
-            note(looks.join_next().await, unreadable);
+            note(looks.join_next().await, aside);
         }
         let engine = Arc::clone(engine);
         looks.spawn(async move { (id, engine.recover(id).await) });
     }
     while let Some(look) = looks.join_next().await {
-        note(Some(look), unreadable);
+        note(Some(look), aside);
     }
 }
 
@@ -92,13 +117,19 @@ fn tell_of_loss(engine: &Engine, error: Option<&StoreError>) {
     engine.shared().status.warn("store memory", lost.map(warning).into_iter().collect());
 }
 
-type Look = Result<(OperationId, Result<(), StoreError>), tokio::task::JoinError>;
+type Looked = Result<(OperationId, Result<Look, StoreError>), tokio::task::JoinError>;
 
-fn note(look: Option<Look>, unreadable: &mut HashSet<OperationId>) {
-    let Some(Ok((id, Err(error)))) = look else { return };
-    tracing::warn!(operation = %id, %error, "not recovered yet");
-    if error.unreadable().is_some() {
-        unreadable.insert(id);
+fn note(looked: Option<Looked>, aside: &mut Aside) {
+    let Some(Ok((id, looked))) = looked else { return };
+    match looked {
+        Ok(Look::Done) => {}
+        Ok(Look::Stranger) => drop(aside.strangers.insert(id, Instant::now())),
+        Err(error) => {
+            tracing::warn!(operation = %id, %error, "not recovered yet");
+            if error.unreadable().is_some() {
+                aside.unreadable.insert(id);
+            }
+        }
     }
 }
 

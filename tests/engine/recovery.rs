@@ -137,6 +137,16 @@ async fn a_call_with_its_callers_credential_is_not_sent_without_him() {
     assert_eq!(seen[0].request(), seen[1].request());
 }
 
+/// Its caller asks with another key, if at all: it would run twice.
+#[tokio::test(start_paused = true)]
+async fn a_call_without_a_key_of_its_own_is_not_sent_without_its_caller() {
+    let worker = after_a_crash_in_mid_call(WITH_KEY, Ask::unnamed()).await;
+    worker.sweep().await;
+    worker.is_idle().await;
+    assert_eq!(worker.ask(Ask::unnamed()).await.problem(), (409, Some(Code::OutcomeUnknown)));
+    assert_eq!(worker.upstream.seen().len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_claim_is_gone_on_with_until_its_deadline() {
     let setup = Setup { retry: "deadline = \"5s\"", ..UNSAFE };
