@@ -49,11 +49,7 @@ const MOST_INTERIM: u64 = 4 * MAX_HEAD as u64;
 pub enum SendError {
     /// Proven: the transport took not one byte of it.
     #[error("the connection ended before a byte of the request was written")]
-    NotSent {
-        /// The connection came from the pool, so that a new one may well work.
-        reused: bool,
-        source: HttpError,
-    },
+    NotSent { source: HttpError },
     /// Proven by the upstream's own word: it did not look at the request.
     #[error("the upstream turned the request away before it looked at it")]
     Refused {
@@ -133,8 +129,8 @@ impl Connection {
         frame(&mut request);
         let idle_timeout = self.idle_timeout;
         match self.carrier {
-            Carrier::Line { mut line, pool, reused } => {
-                let (response, _ended) = line.send(request, reused).await?;
+            Carrier::Line { mut line, pool, .. } => {
+                let (response, _ended) = line.send(request).await?;
                 Ok(receive(response, line, pool, idle_timeout))
             }
             Carrier::Slot(slot) => {
@@ -245,11 +241,7 @@ impl Line {
     }
 
     /// The answer, and the driver if it ended with it: behind a 101 the stream is in there.
-    async fn send(
-        &mut self,
-        request: Request<SendBody>,
-        reused: bool,
-    ) -> Result<(Response<Incoming>, Option<Driver>), SendError> {
+    async fn send(&mut self, request: Request<SendBody>) -> Result<(Response<Incoming>, Option<Driver>), SendError> {
         let before = self.written.bytes();
         let (answer, ended) = self.exchange(request).await;
         let failed = match answer {
@@ -264,9 +256,7 @@ impl Line {
             return Err(SendError::ShutOut { cause: failed });
         }
         Err(match failed {
-            HttpError::Http1(source) if self.written.bytes() == before => {
-                SendError::NotSent { reused, source: source.into() }
-            }
+            HttpError::Http1(source) if self.written.bytes() == before => SendError::NotSent { source: source.into() },
             HttpError::Http1(cause) if !cause.is_parse() => SendError::MaybeSent { cause: cause.into() },
             cause => SendError::BadHead { cause },
         })

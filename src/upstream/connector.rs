@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rustls::ClientConfig;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
+use rustls::{ClientConfig, ProtocolVersion};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -192,6 +192,8 @@ async fn secure(tls: &TlsConnector, host: &str, stream: TcpStream) -> Result<Wir
         .map_err(|source| ConnectError::ServerName { host: host.to_owned(), source })?;
     let (counted, written) = Counted::new(stream);
     let stream = tls.connect(name, counted).await.map_err(ConnectError::Tls)?;
-    let http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
-    Ok(Wire::counted_below(stream, written, http2))
+    let session = stream.get_ref().1;
+    let http2 = session.alpn_protocol() == Some(HTTP2);
+    let let_in = session.protocol_version() != Some(ProtocolVersion::TLSv1_3);
+    Ok(Wire::counted_below(stream, written, http2, let_in))
 }

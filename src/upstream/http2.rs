@@ -227,7 +227,7 @@ impl Slot {
         let (head, body) = self.in_http2(request);
         let before = self.line.written.bytes();
         let mut sender = self.line.sender.clone();
-        let (answer, stream) = sender.send_request(head, body.is_none()).map_err(|error| self.not_sent(error))?;
+        let (answer, stream) = sender.send_request(head, body.is_none()).map_err(not_sent)?;
         let upload = body.map(|body| Upload::new(stream, body));
         let waiting = Waiting { line: Arc::clone(&self.line), since: Instant::now() };
         let answered = exchange(answer, upload).await;
@@ -257,10 +257,6 @@ impl Slot {
         (Request::from_parts(head, ()), (!is_empty).then_some(body))
     }
 
-    fn not_sent(&self, source: h2::Error) -> SendError {
-        SendError::NotSent { reused: self.reused, source: HttpError::Http2(source) }
-    }
-
     /// What the end of a stream without an answer proves. REFUSED_STREAM, and a GOAWAY that does not reach the stream, are
     /// the upstream's word that it did not look at the request (RFC 9113, section 8.7); `h2` marks no other stream as
     /// ended by a GOAWAY from the other side.
@@ -273,7 +269,7 @@ impl Slot {
             return SendError::ShutOut { cause: HttpError::Http2(error) };
         }
         if self.line.written.bytes() == before {
-            return self.not_sent(error);
+            return not_sent(error);
         }
         match error.is_library() {
             true => SendError::BadHead { cause: error.into() },
@@ -287,6 +283,10 @@ impl Slot {
         let length = response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         response.map(|stream| StreamBody { stream, left: length, line: self.line, _busy: self.busy, _upload: upload })
     }
+}
+
+fn not_sent(source: h2::Error) -> SendError {
+    SendError::NotSent { source: HttpError::Http2(source) }
 }
 
 /// A request without an answer so far. Whoever gives one up after a while leaves a connection on which nothing came.

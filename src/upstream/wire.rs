@@ -34,9 +34,10 @@ impl Wire {
         Self { io: Box::new(counted), written, http2: false, address: None }
     }
 
-    /// For a stream that buffers, such as TLS: what counts is what the stream below it has taken.
-    pub(super) fn counted_below(io: impl Io + 'static, written: Written, http2: bool) -> Self {
-        let io = Entrance { stream: io, heard: false, written: written.clone() };
+    /// For TLS, which buffers: what counts is what the stream below it has taken. `let_in` if the handshake was over for the
+    /// other side, too, before it was for us: until TLS 1.2.
+    pub(super) fn counted_below(io: impl Io + 'static, written: Written, http2: bool, let_in: bool) -> Self {
+        let io = Entrance { stream: io, let_in, written: written.clone() };
         Self { io: Box::new(io), written, http2, address: None }
     }
 
@@ -138,7 +139,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
 /// TLS in which the other side may still be looking at our certificate.
 struct Entrance<S> {
     stream: S,
-    heard: bool,
+    let_in: bool,
     written: Written,
 }
 
@@ -147,8 +148,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Entrance<S> {
         let entrance = &mut *self;
         let read = ready!(Pin::new(&mut entrance.stream).poll_read(cx, buffer));
         match &read {
-            Ok(()) => entrance.heard = true,
-            Err(error) if !entrance.heard && is_about_our_certificate(error) => {
+            Ok(()) => entrance.let_in = true,
+            Err(error) if !entrance.let_in && is_about_our_certificate(error) => {
                 entrance.written.0.shut_out.store(true, Ordering::Relaxed);
             }
             Err(_) => {}

@@ -1,6 +1,11 @@
 //! TLS upstreams, with an authority made for the test.
 
-use tokio::io::AsyncWriteExt;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use rustls::AlertDescription;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
@@ -8,6 +13,7 @@ use super::peer::read_request;
 use super::*;
 use crate::tls::authority::Authority;
 use crate::tls::{Identity, TlsError, client_config, server_config};
+use crate::upstream::wire::{Wire, Written};
 
 /// An upstream that proves to be `name`, demands a certificate of `clients` if given, and answers with what ALPN chose and the
 /// name that was asked for, except to DELETE, where it closes.
@@ -114,6 +120,27 @@ async fn what_an_upstream_that_does_not_let_us_in_was_sent_did_not_run() {
     for identity in [None, Some(stranger)] {
         let error = send(&client(port, &authority, identity), post()).await.map(drop).unwrap_err();
         assert!(matches!(error, SendError::ShutOut { .. }), "{error:?}");
+    }
+}
+
+/// A peer of which nothing comes but an alert over our certificate.
+struct Alarmed;
+
+impl AsyncRead for Alarmed {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let alert = rustls::Error::AlertReceived(AlertDescription::BadCertificate);
+        Poll::Ready(Err(io::Error::other(alert)))
+    }
+}
+
+#[tokio::test]
+async fn an_alert_behind_a_handshake_that_was_over_for_both_says_nothing_of_what_was_sent() {
+    for let_in in [false, true] {
+        let written = Written::default();
+        let peer = tokio::io::join(Alarmed, tokio::io::sink());
+        let mut wire = Wire::counted_below(peer, written.clone(), false, let_in);
+        wire.io.read_u8().await.unwrap_err();
+        assert_eq!(written.is_shut_out(), !let_in);
     }
 }
 
