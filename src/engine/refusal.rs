@@ -307,7 +307,7 @@ fn without_answer(operation: &Operation, detail: impl Into<String>) -> Problem {
 /// Nobody can say whether it ran.
 pub fn unknown(operation: &Operation) -> Problem {
     let why = match &operation.state {
-        State::Unknown { cause, .. } => format!("Not sent again: {cause}, after bytes of the call had gone out."),
+        State::Unknown { cause, .. } => format!("Not sent again: {cause}, and an attempt of the call may have run."),
         _ => "Not sent again: an earlier attempt may have run.".to_owned(),
     };
     Problem::new(Code::OutcomeUnknown, why)

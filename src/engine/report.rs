@@ -60,10 +60,14 @@ impl Run<'_> {
 
     fn why_not_again(&self, stop: Option<Stop>) -> String {
         let upstream = &self.route.upstream.name;
+        let repeat_now = self.rule.repeat_at(self.owner.operation.first_sent_at, self.owner.store().now());
         match (self.rule.repeat, stop) {
             (Repeat::Unsafe, _) => format!(
                 " Not sent again: bytes of the call had gone out, and upstream `{upstream}` has repeat = \"unsafe\" here; if it honours Idempotency-Key, say repeat = \"with-key\"."
             ),
+            (Repeat::WithKey | Repeat::Harmless, _) if repeat_now == Repeat::Unsafe => {
+                format!(" Not sent again: upstream `{upstream}` may have forgotten the key by now (key_retention).")
+            }
             (Repeat::WithKey | Repeat::Harmless, Some(stop)) => {
                 format!(
                     " No further try to upstream `{upstream}` now ({}); the same call with the same key is sent on.",

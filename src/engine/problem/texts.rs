@@ -239,8 +239,8 @@ pub(super) const RATE_LIMITED: Entry = Entry {
     advice: "Wait as Retry-After says, then send the same call again.",
     explanation: "The route's own limit (routes.limit) is used up, or the caller has as many unfinished operations as \
                   store.max_open allows: running, waiting, or unknown. Unknown ones free no place by themselves: \
-                  GET /v1/operations?state=unknown on the admin port lists them. Calls with a key that has a record are answered all \
-                  the same. Nothing was sent and nothing was stored.",
+                  GET /v1/operations?state=unknown on the admin port lists them. Repeats that need no send, of a call that is \
+                  running or has a receipt, are answered all the same. Nothing was sent and nothing was stored.",
     retryable: true,
     look_up: false,
 };
