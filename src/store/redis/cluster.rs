@@ -3,25 +3,25 @@
 //! The map is asked for once a second and whenever it proves wrong. A master that is no longer in it loses its line. The
 //! memory of a cluster is in all of its servers together, so its epoch is looked at here and not on each line.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use redis::{Pipeline, Value};
 use tokio::sync::{Notify, watch};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::clock::Timestamp;
-use crate::redis_url::Host;
 use crate::store::StoreError;
 use crate::store::redis::clock::ServerClock;
 use crate::store::redis::epoch::Way;
-use crate::store::redis::failure::Redirect;
+use crate::store::redis::failure::{DETOUR, Redirect, Remedy};
 use crate::store::redis::fitness::OpenError;
 use crate::store::redis::keeper::{LOOK, Terms};
 use crate::store::redis::line::{Line, no_line};
 use crate::store::redis::map::Map;
 use crate::store::redis::node::Node;
+use crate::store::redis::replies;
 use crate::store::redis::scripts::{Request, key_of};
+use crate::store::redis::shares::Shares;
 use crate::store::redis::slots::slot_of;
 
 /// A cluster as the steps see it.
@@ -36,13 +36,6 @@ pub(super) struct Cluster {
     pub(super) terms: Terms,
     /// Until there is a map.
     clock: ServerClock,
-}
-
-/// Commands of one request that go to the same server, and where they stood in it.
-#[derive(Default)]
-pub(super) struct Share {
-    pub(super) commands: Pipeline,
-    pub(super) places: Vec<usize>,
 }
 
 impl Cluster {
@@ -114,16 +107,10 @@ impl Cluster {
         self.forgot.notify_one();
     }
 
-    /// The commands by the server that has their keys; `None` if that is one for all.
-    pub(super) fn shares(&self, commands: &Pipeline) -> Option<Vec<Share>> {
+    /// The commands by the server that has their keys.
+    pub(super) fn shares(&self, commands: &Pipeline) -> Shares {
         let map = self.map.borrow();
-        let mut shares: BTreeMap<Option<&Host>, Share> = BTreeMap::new();
-        for (place, command) in commands.cmd_iter().enumerate() {
-            let share = shares.entry(map.host_of(key_of(command).map_or(0, slot_of))).or_default();
-            share.commands.add_command(command.clone());
-            share.places.push(place);
-        }
-        (shares.len() > 1).then(|| shares.into_values().collect())
+        Shares::of(commands, |command| map.host_of(key_of(command).map_or(0, slot_of)))
     }
 
     /// What is asked about the epoch, which the state of it does not forbid.
@@ -131,25 +118,33 @@ impl Cluster {
     /// # Errors
     /// A server did not answer.
     pub(super) async fn send(&self, request: &Request, with_source: bool) -> Result<Value, OpenError> {
-        let shares = match request {
-            Request::Many(commands) => self.shares(commands),
-            Request::One(_) | Request::Call(_) => None,
-        };
-        let Some(shares) = shares else { return self.send_one(request, with_source).await };
-        let mut answers = Vec::new();
-        for Share { commands, places } in shares {
-            match self.send_one(&Request::Many(commands), with_source).await? {
-                Value::Array(these) => answers.extend(places.into_iter().zip(these)),
-                _ => return Err(OpenError::Unreachable("a node gave an answer that is none".into())),
-            }
+        let Request::Many(commands) = request else { return self.send_one(request, with_source).await };
+        let mut shares = self.shares(commands);
+        while let Some(share) = shares.next() {
+            let answer = self.send_one(&share.request, with_source).await?;
+            shares.answered(share, answer);
         }
-        Ok(merged(answers))
+        Ok(shares.all())
     }
 
     async fn send_one(&self, request: &Request, with_source: bool) -> Result<Value, OpenError> {
-        let line = self.any_line(request.key().map_or(0, slot_of)).await;
-        let (_, line) = line.map_err(|error| OpenError::Unreachable(error.into()))?;
-        Ok(line.send(request, with_source, false).await.inspect_err(|_| self.look_again())?)
+        let mut redirect = None::<Redirect>;
+        loop {
+            let asking = redirect.as_ref().is_some_and(|redirect| redirect.asking);
+            let line = match redirect.take() {
+                Some(redirect) => self.follow(&redirect).await,
+                None => self.any_line(request.key().map_or(0, slot_of)).await,
+            };
+            let (_, line) = line.map_err(|error| OpenError::Unreachable(error.into()))?;
+            let failure = match line.send(request, with_source, asking).await.and_then(replies::in_part) {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            self.look_again();
+            let Remedy::Follow(to) = failure.remedy() else { return Err(failure.into()) };
+            sleep(DETOUR).await;
+            redirect = Some(to);
+        }
     }
 
     /// See [`Epoch::accept`](super::epoch::Epoch::accept).
@@ -201,10 +196,4 @@ impl Cluster {
     fn closed(&self) -> Option<Arc<OpenError>> {
         self.closed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
-
-/// The answers in the order of the commands.
-pub(super) fn merged(mut answers: Vec<(usize, Value)>) -> Value {
-    answers.sort_unstable_by_key(|(place, _)| *place);
-    Value::Array(answers.into_iter().map(|(_, answer)| answer).collect())
 }

@@ -13,8 +13,7 @@ use crate::clock::Timestamp;
 use crate::entropy::Entropy;
 use crate::redis_url::Layout;
 use crate::store::StoreError;
-use crate::store::redis::cluster::{Share, merged};
-use crate::store::redis::failure::{Failure, Redirect, Remedy, Trail};
+use crate::store::redis::failure::{DETOUR, Failure, Redirect, Remedy, Trail};
 use crate::store::redis::fitness::OpenError;
 use crate::store::redis::keeper::{Terms, jitter};
 use crate::store::redis::line::no_line;
@@ -27,8 +26,6 @@ use crate::store::redis::wire::Wiring;
 
 /// Before a request is sent again to a server that said "not now".
 const PAUSE: Duration = Duration::from_millis(25);
-/// Before a redirection is followed: servers that point to each other are not to be asked in a hurry.
-const DETOUR: Duration = Duration::from_millis(2);
 
 /// A connection that comes back.
 pub(super) struct Connection {
@@ -108,10 +105,14 @@ impl Connection {
         request: &Request,
         read: impl Fn(Value) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
-        match self.topology.shares(request) {
-            Some(shares) => read(self.ask_all(deadline, shares).await?).map_err(Trail::of),
-            None => self.ask_one(deadline, request, read).await.map(|(answer, _)| answer),
+        let Some(mut shares) = self.topology.shares(request) else {
+            return self.ask_placed(deadline, request, read).await.map(|(answer, _)| answer);
+        };
+        while let Some(share) = shares.next() {
+            let (answer, _) = self.ask_one(deadline, &share.request, replies::in_part).await?;
+            shares.answered(share, answer);
         }
+        read(shares.all()).map_err(Trail::of)
     }
 
     /// As [`Self::ask`] does, and says where it was done.
@@ -124,18 +125,7 @@ impl Connection {
         request: &Request,
         read: impl Fn(Value) -> Result<T, Failure>,
     ) -> Result<(T, Done), StoreError> {
-        self.ask_one(deadline, request, read).await
-    }
-
-    /// One server after the other.
-    async fn ask_all(&self, deadline: Instant, shares: Vec<Share>) -> Result<Value, StoreError> {
-        let mut answers = Vec::new();
-        for Share { commands, places } in shares {
-            let whole = |reply: Value| replies::list(&reply).map(<[Value]>::to_vec);
-            let (these, _) = self.ask_one(deadline, &Request::Many(commands), whole).await?;
-            answers.extend(places.into_iter().zip(these));
-        }
-        Ok(merged(answers))
+        self.ask_one(deadline, request, |reply| read(replies::whole(reply)?)).await
     }
 
     async fn ask_one<T>(

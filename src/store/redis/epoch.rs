@@ -63,7 +63,7 @@ pub(super) enum Way<'w> {
 impl Way<'_> {
     async fn send(&self, request: &Request, with_source: bool) -> Result<Value, OpenError> {
         match self {
-            Self::Line(line, _) => Ok(line.send(request, with_source, false).await?),
+            Self::Line(line, _) => Ok(replies::whole(line.send(request, with_source, false).await?)?),
             Self::Cluster(cluster) => cluster.send(request, with_source).await,
         }
     }

@@ -2,10 +2,15 @@
 //!
 //! The bit that must survive every turn: whether the server said no, or whether nobody knows.
 
+use std::time::Duration;
+
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::redis_url::Host;
 use crate::store::{StoreError, Unreadable};
+
+/// Before a redirection is followed: servers that point to each other are not to be asked in a hurry.
+pub(super) const DETOUR: Duration = Duration::from_millis(2);
 
 /// Why one send of a request did not lead to its answer.
 #[derive(Debug, thiserror::Error)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::aio::MultiplexedConnection;
-use redis::{RedisResult, Value};
+use redis::{Cmd, Pipeline, RedisResult, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -43,36 +43,31 @@ impl Line {
         Place { host: Arc::clone(&self.host), life: self.life.load(Ordering::Relaxed) }
     }
 
-    /// With `asking` a server does it that only takes the slot over.
+    /// What the server said, be it an error. With `asking` a server does it that only takes the slot over.
     pub(super) async fn send(&self, request: &Request, with_source: bool, asking: bool) -> Result<Value, Failure> {
         let mut connection = self.connection.clone();
         let answer = match request {
-            _ if asking => send_asking(&mut connection, request, with_source).await,
-            Request::One(command) => connection.send_packed_command(command).await,
-            Request::Call(call) if with_source => connection.send_packed_command(&call.with_source()).await,
-            Request::Call(call) => connection.send_packed_command(call.command()).await,
+            Request::One(command) => send_one(&mut connection, command, asking).await,
+            Request::Call(call) if with_source => send_one(&mut connection, &call.with_source(), asking).await,
+            Request::Call(call) => send_one(&mut connection, call.command(), asking).await,
+            // What goes to such a server goes there one by one.
             Request::Many(commands) => {
                 connection.send_packed_commands(commands, 0, commands.len()).await.map(Value::Array)
             }
         }?;
         self.answers.fetch_add(1, Ordering::Relaxed);
-        Ok(answer.extract_error()?)
+        Ok(answer)
     }
 }
 
-/// What each word before a command was answered with is left out.
-async fn send_asking(
-    connection: &mut MultiplexedConnection,
-    request: &Request,
-    with_source: bool,
-) -> RedisResult<Value> {
-    let commands = request.after_asking(with_source);
-    let answers = connection.send_packed_commands(&commands, 0, commands.len()).await?;
-    let mut answers = answers.into_iter().skip(1).step_by(2);
-    Ok(match request {
-        Request::Many(_) => Value::Array(answers.collect()),
-        Request::One(_) | Request::Call(_) => answers.next().unwrap_or(Value::Nil),
-    })
+/// A server that is still taking the slot over does only what comes right after this word, whose own answer is left out.
+async fn send_one(connection: &mut MultiplexedConnection, command: &Cmd, asking: bool) -> RedisResult<Value> {
+    if !asking {
+        return connection.send_packed_command(command).await;
+    }
+    let mut commands = Pipeline::with_capacity(2);
+    commands.cmd("ASKING").add_command(command.clone());
+    Ok(connection.send_packed_commands(&commands, 0, 2).await?.pop().unwrap_or(Value::Nil))
 }
 
 impl State {

@@ -21,6 +21,7 @@ mod replicas;
 mod replies;
 mod scripts;
 mod sentinel;
+mod shares;
 mod slots;
 mod survey;
 mod surveyor;

@@ -1,6 +1,6 @@
 //! What the server's replies mean. A reply of another shape than the question calls for is never taken for an answer.
 
-use redis::Value;
+use redis::{ServerErrorKind, Value};
 
 use crate::clock::Timestamp;
 use crate::operation::{Operation, OperationId, StoredRequest, WriteId};
@@ -26,6 +26,24 @@ pub(super) enum Writing {
     Done(Written),
     /// As of a claim.
     Late(Timestamp),
+}
+
+/// A reply that is an error, or holds one, is no answer.
+pub(super) fn whole(reply: Value) -> Read<Value> {
+    Ok(reply.extract_error()?)
+}
+
+/// The same, but for those of several answers that another server of the cluster has to give.
+pub(super) fn in_part(reply: Value) -> Read<Value> {
+    let Value::Array(answers) = reply else { return whole(reply) };
+    let answers = answers.into_iter().map(|answer| if is_elsewhere(&answer) { Ok(answer) } else { whole(answer) });
+    answers.collect::<Read<_>>().map(Value::Array)
+}
+
+/// The word of a server that another one has the key.
+pub(super) fn is_elsewhere(answer: &Value) -> bool {
+    let Value::ServerError(error) = answer else { return false };
+    matches!(error.kind(), Some(ServerErrorKind::Moved | ServerErrorKind::Ask))
 }
 
 /// Replies of scripts begin with the write id, so that an answer that slipped in from elsewhere is seen as such.

@@ -43,21 +43,6 @@ impl Request {
             Self::Many(commands) => key_of(commands.cmd_iter().next()?),
         }
     }
-
-    /// The same for a node that is still taking the slot over: it does what comes right after this word only.
-    pub(super) fn after_asking(&self, with_source: bool) -> Pipeline {
-        let mut commands = Pipeline::new();
-        let mut ask = |command: Cmd| {
-            commands.cmd("ASKING").add_command(command);
-        };
-        match self {
-            Self::One(command) => ask(command.clone()),
-            Self::Call(call) if with_source => ask(call.with_source()),
-            Self::Call(call) => ask(call.command.clone()),
-            Self::Many(several) => several.cmd_iter().cloned().for_each(ask),
-        }
-        commands
-    }
 }
 
 /// The key of a command that has one, and in the usual place.

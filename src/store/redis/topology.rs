@@ -6,7 +6,7 @@ use crate::clock::Timestamp;
 use crate::redis_url::Layout;
 use crate::store::StoreError;
 use crate::store::redis::clock::ServerClock;
-use crate::store::redis::cluster::{Cluster, Share};
+use crate::store::redis::cluster::Cluster;
 use crate::store::redis::failure::Redirect;
 use crate::store::redis::fitness::OpenError;
 use crate::store::redis::keeper::{Terms, Whereabouts};
@@ -14,6 +14,7 @@ use crate::store::redis::line::Line;
 use crate::store::redis::node::Node;
 use crate::store::redis::scripts::Request;
 use crate::store::redis::sentinel::Sentinels;
+use crate::store::redis::shares::Shares;
 use crate::store::redis::slots::slot_of;
 use crate::store::redis::surveyor::{self, Watch};
 use crate::store::redis::wire::Wiring;
@@ -112,10 +113,10 @@ impl Topology {
         Ok(advice)
     }
 
-    /// The commands of a request by the server that has their keys; `None` if that is one for all.
-    pub(super) fn shares(&self, request: &Request) -> Option<Vec<Share>> {
+    /// The commands of a request by the server of a cluster that has their keys; `None` if one is asked for all.
+    pub(super) fn shares(&self, request: &Request) -> Option<Shares> {
         match (self, request) {
-            (Self::Cluster { cluster, .. }, Request::Many(commands)) => cluster.shares(commands),
+            (Self::Cluster { cluster, .. }, Request::Many(commands)) => Some(cluster.shares(commands)),
             (Self::One(_) | Self::Cluster { .. }, Request::One(_) | Request::Call(_) | Request::Many(_)) => None,
         }
     }
