@@ -59,7 +59,7 @@ impl Node {
         Self { value, place, raw: None }
     }
 
-    /// The value as an error may show it: short, and without the password of a URL.
+    /// The value as an error may show it: short, and without the password that a URL may have.
     pub(super) fn shown(&self) -> String {
         match &self.value {
             Value::Text(text) => quoted(text),
@@ -179,12 +179,14 @@ fn short(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// `redis://user:password@host` as `redis://***@host`.
-pub(super) fn without_password(text: &str) -> Cow<'_, str> {
-    let Some((scheme, rest)) = text.split_once("://") else { return Cow::Borrowed(text) };
-    match rest.rsplit_once('@') {
-        Some((_, host)) => Cow::Owned(format!("{scheme}://***@{host}")),
-        None => Cow::Borrowed(text),
+/// `redis://user:password@host` as `redis://***@host`. A scheme may be forgotten or misspelt, and the password is one all
+/// the same.
+fn without_password(text: &str) -> Cow<'_, str> {
+    let Some((login, host)) = text.rsplit_once('@') else { return Cow::Borrowed(text) };
+    let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    match login.split_once("://").filter(|(scheme, _)| is_scheme(scheme)) {
+        Some((scheme, _)) => Cow::Owned(format!("{scheme}://***@{host}")),
+        None => Cow::Owned(format!("***@{host}")),
     }
 }
 
@@ -202,8 +204,17 @@ mod tests {
 
     #[test]
     fn a_shown_url_has_no_password() {
-        let node = Node::new(Value::Text("redis://me:p@ss@host:1/0".to_owned()), Place::Whole);
-        assert_eq!(node.shown(), "\"redis://***@host:1/0\"");
+        for (text, shown) in [
+            ("redis://me:p@ss@host:1/0", "redis://***@host:1/0"),
+            ("redis+sentinel://me:p://ss@a,b/m", "redis+sentinel://***@a,b/m"),
+            ("redis:me:p@ss@host", "***@host"),
+            ("//me:p@ss@host", "***@host"),
+            ("me:p@ss@host:1", "***@host:1"),
+            ("me:p://ss@host:1", "***@host:1"),
+            ("http://host", "http://host"),
+        ] {
+            assert_eq!(Node::new(Value::Text(text.to_owned()), Place::Whole).shown(), format!("{shown:?}"));
+        }
     }
 
     #[test]

@@ -95,4 +95,11 @@ fn a_refused_secret_is_not_shown() {
         message,
         "ONCEGATE__CALLERS__TOKENS__0__TOKEN: callers.tokens.token: visible ASCII characters without spaces"
     );
+    for (name, shown) in
+        [("ONCEGATE__UPSTREAMS__PAYMENTS__PROXY", "upstreams.payments.proxy"), ("ONCEGATE__STORE__URL", "store.url")]
+    {
+        let message = refusal(name, "user:hunter2@egress:3128");
+        assert!(message.starts_with(&format!("{name}: {shown} = \"***@egress:3128\": ")), "{message}");
+        assert!(!message.contains("hunter2"), "{message}");
+    }
 }
