@@ -58,7 +58,9 @@ impl Config {
         writeln!(text, "bounds   {connections} connections, in HTTP/2 {streams} streams on each")?;
         server.tls.as_ref().map_or(Ok(()), |tls| writeln!(text, "tls      {tls}"))?;
         let store = &self.store;
-        write!(text, "store    {}, namespace {}, max_open {}", store.url, store.namespace, store.max_open)?;
+        write!(text, "store    {}", store.url)?;
+        store.namespace_in_redis().map_or(Ok(()), |namespace| write!(text, ", namespace {namespace}"))?;
+        write!(text, ", max_open {}", store.max_open)?;
         write!(text, ", lease {}, timeout {}", store.lease.shown(), store.timeout.shown())?;
         store.durability.map_or(Ok(()), |durability| write!(text, ", durability {}", durability.word()))?;
         store.replicas.map_or(Ok(()), |replicas| write!(text, " ({replicas})"))?;

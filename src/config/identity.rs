@@ -64,8 +64,10 @@ impl Config {
                 }
             }
         }
-        if old.store.namespace != new.store.namespace {
-            changes.push(format!("store.namespace was {}, is {}", old.store.namespace, new.store.namespace));
+        if let (Some(was), Some(is)) = (old.store.namespace_in_redis(), new.store.namespace_in_redis())
+            && was != is
+        {
+            changes.push(format!("store.namespace was {was}, is {is}"));
         }
         changes
     }

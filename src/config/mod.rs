@@ -129,7 +129,7 @@ fn same_prefix(left: u128, right: u128, width: u32, prefix: u8) -> bool {
 #[derive(Clone, Debug)]
 pub struct StoreSettings {
     pub url: StoreUrl,
-    /// Part of every name in the store.
+    /// Part of every name in a Redis.
     pub namespace: String,
     pub receipts: Duration,
     pub tombstones: Duration,
@@ -147,6 +147,16 @@ pub struct StoreSettings {
     pub sentinel_login: Option<SentinelLogin>,
     /// Of receipts and stored requests: the first key encrypts, all decrypt. Empty if none is stated.
     pub encryption: Vec<SealingKey>,
+}
+
+impl StoreSettings {
+    /// The namespace, where it tells one memory from another.
+    pub fn namespace_in_redis(&self) -> Option<&str> {
+        match self.url {
+            StoreUrl::Redis(_) => Some(&self.namespace),
+            StoreUrl::Memory | StoreUrl::File(_) => None,
+        }
+    }
 }
 
 /// What a step of the store has to survive before it counts as done.

@@ -20,7 +20,7 @@ fn every_value_has_an_origin() {
     assert_eq!(line(&config, "receipts"), "receipts 24h store");
     assert_eq!(
         line(&config, "store "),
-        "store file:data/oncegate.db, namespace checkout, max_open 5000, lease 10s, timeout 1s, durability fsync"
+        "store file:data/oncegate.db, max_open 5000, lease 10s, timeout 1s, durability fsync"
     );
     assert_eq!(line(&config, "retry.max_attempts"), "retry.max_attempts 2 policy careful");
     assert_eq!(line(&config, "retry.base_interval"), "retry.base_interval 250ms route");
@@ -68,10 +68,11 @@ fn what_the_store_survives_is_shown() {
     let store = |more: &str| line(&config(&format!("{LEAST}[store]\n{more}")), "store");
     assert!(store("").ends_with("max_open 100000, lease 10s, timeout 1s, durability fsync"), "what is built in");
     assert!(store("durability = \"os\"").ends_with(", durability os"));
-    assert!(store("url = \"redis://h\"\nnamespace = \"n\"").ends_with(", durability single"));
+    let redis = store("url = \"redis://h\"\nnamespace = \"n\"");
+    assert!(redis.contains("redis://h:6379, namespace n, ") && redis.ends_with(", durability single"), "{redis}");
     let replicas = store("url = \"redis://h\"\nnamespace = \"n\"\ndurability = \"replicas\"\nreplicas = 2");
     assert!(replicas.ends_with(", durability replicas (2)"), "{replicas}");
-    assert_eq!(store("url = \"memory:\""), "store memory:, namespace oncegate, max_open 100000, lease 10s, timeout 1s");
+    assert_eq!(store("url = \"memory:\""), "store memory:, max_open 100000, lease 10s, timeout 1s");
 }
 
 #[test]

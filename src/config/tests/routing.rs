@@ -189,8 +189,12 @@ fn changes_of_identity_are_listed() {
     let new = config(&format!("{LEAST}key.headers = [\"B\"]\nretry.max_attempts = 1\n[store]\nnamespace = \"n\""));
     assert_eq!(
         Config::changes_of_identity(&old, &new),
-        ["route all: key.headers was [\"a\"], is [\"b\"]", "store.namespace was oncegate, is n"]
+        ["route all: key.headers was [\"a\"], is [\"b\"]"],
+        "a file has no namespace"
     );
+    let [one, other] = ["m", "n"]
+        .map(|namespace| config(&format!("{LEAST}[store]\nurl = \"redis://h\"\nnamespace = \"{namespace}\"")));
+    assert_eq!(Config::changes_of_identity(&one, &other), ["store.namespace was m, is n"]);
     let renamed = config(&LEAST.replace("\"all\"", "\"every\""));
     assert_eq!(
         Config::changes_of_identity(&old, &renamed),
