@@ -183,6 +183,10 @@ impl Standing {
                 "store: Redis {host} has {connected} of the {needed} replicas that store.replicas demands: guarded calls are \
                  refused"
             )),
+            Some(needed) if connected > needed => Some(format!(
+                "store: Redis {host} has {connected} replicas and store.replicas waits for {needed}: a failover may choose one \
+                 that lacks calls, which then run again; say replicas = {connected}"
+            )),
             None if connected > 0 && !self.needs_them => Some(format!(
                 "store: Redis {host} has replicas and min-replicas-to-write is 0: once cut off, it takes writes that a \
                  failover forgets"

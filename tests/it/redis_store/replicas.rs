@@ -12,7 +12,7 @@ use super::{PATIENT, recovered, say};
 use crate::support::eventually;
 use crate::support::gateway::Settings as GatewaySettings;
 use crate::support::operations::*;
-use crate::support::redis_fleet::{is_synced, replicated};
+use crate::support::redis_fleet::{follower, is_synced, replicated};
 use crate::support::redis_server::RedisServer;
 use crate::support::toxic::{Toxic, ToxicProxy};
 use crate::support::upstream::ScriptedUpstream;
@@ -128,7 +128,10 @@ async fn missing_replicas_are_told() {
     assert_eq!(open(&master, 1, PATIENT).await.advice().await.unwrap(), Vec::<String>::new());
     let advice = open(&master, 2, PATIENT).await.advice().await.unwrap();
     assert!(advice[0].contains("has 1 of the 2 replicas"), "{advice:?}");
-    drop(replica);
+    let another = follower(&master);
+    let advice = open(&master, 1, PATIENT).await.advice().await.unwrap();
+    assert!(advice[0].contains("has 2 replicas and store.replicas waits for 1"), "{advice:?}");
+    drop((replica, another));
     let store = open(&master, 1, PATIENT).await;
     let missing = async {
         loop {

@@ -26,11 +26,18 @@ pub struct ClusterFleet {
 
 /// A master and a replica that has all that it has.
 pub fn replicated() -> (RedisServer, RedisServer) {
-    let (master, replica) = (RedisServer::with(REPLICATION), RedisServer::with(REPLICATION));
+    let master = RedisServer::with(REPLICATION);
+    let replica = follower(&master);
+    (master, replica)
+}
+
+/// A replica of `master` that has all that it has.
+pub fn follower(master: &RedisServer) -> RedisServer {
+    let replica = RedisServer::with(REPLICATION);
     let (host, port) = (master.address().ip().to_string(), master.address().port().to_string());
     say::<()>(replica.address(), &["REPLICAOF", &host, &port]);
     is_synced(replica.address());
-    (master, replica)
+    replica
 }
 
 impl SentinelFleet {
