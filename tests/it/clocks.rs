@@ -97,7 +97,7 @@ fn a_wait_is_as_long_as_the_upstream_asked() {
 /// A Redis, its clock, and two gateways on it.
 fn fleet(upstream: &ScriptedUpstream) -> (WallClock, Ground, [Gateway; 2]) {
     let clock = WallClock::start();
-    let ground = Ground::Redis(RedisServer::within(clock.environment()));
+    let ground = Ground::Redis(RedisServer::within(clock.environment(), &[]));
     let gateways = [(), ()].map(|()| settings(upstream).start(&ground));
     (clock, ground, gateways)
 }

@@ -54,7 +54,12 @@ impl Cluster {
 
     /// By the clock of the master of the first slot, so that all gateways go by the same one.
     pub(super) fn now(&self) -> Timestamp {
-        self.map.borrow().node_of(0).map_or_else(|| self.clock.now(), |node| node.clock().now())
+        self.now_at(0)
+    }
+
+    /// By the clock of the master of a slot.
+    pub(super) fn now_at(&self, slot: u16) -> Timestamp {
+        self.map.borrow().node_of(slot).map_or_else(|| self.clock.now(), |node| node.clock().now())
     }
 
     /// The line to the master of a slot, whoever that becomes meanwhile.

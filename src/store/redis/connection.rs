@@ -95,6 +95,11 @@ impl Connection {
         self.topology.now()
     }
 
+    /// The clock of the server that has `key`: those of a cluster may differ.
+    pub(super) fn now_at(&self, key: &str) -> Timestamp {
+        self.topology.now_at(key)
+    }
+
     /// Sends until there is an answer that `read` takes, or a "no", or the deadline.
     ///
     /// # Errors

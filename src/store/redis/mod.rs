@@ -178,9 +178,10 @@ impl RedisStore {
         crash_point::midway(Point::StoreAsked, asking).await.inspect(|_| crash_point::reached(Point::StoreDone))
     }
 
-    /// Up to when a step that begins a run may be made, by the server's clock as it was `told` or as it is known here.
-    fn last_moment(&self, told: Option<Timestamp>, deadline: Instant) -> Timestamp {
-        let clock = told.unwrap_or_else(|| self.connection.now());
+    /// Up to when a step that begins a run may be made, by the clock of the server that makes it, as it was `told` or as it
+    /// is known here.
+    fn last_moment(&self, id: OperationId, told: Option<Timestamp>, deadline: Instant) -> Timestamp {
+        let clock = told.unwrap_or_else(|| self.connection.now_at(&self.keys.marker(id.bucket())));
         clock.after(deadline.saturating_duration_since(Instant::now()))
     }
 
@@ -214,7 +215,7 @@ impl RedisStore {
         told: Option<Timestamp>,
         deadline: Instant,
     ) -> Result<(Writing, Done), StoreError> {
-        let last = change.begins_run().then(|| self.last_moment(told, deadline));
+        let last = change.begins_run().then(|| self.last_moment(change.operation.id, told, deadline));
         let request = self.write_call(change, last)?.into();
         let (id, write) = (change.operation.id, change.operation.fence.write);
         let asking =
@@ -351,7 +352,7 @@ impl Store for RedisStore {
         }
         let mut told = None;
         loop {
-            let last = self.last_moment(told.take(), deadline);
+            let last = self.last_moment(change.operation.id, told.take(), deadline);
             let (claiming, done) = self.claim_once(change, past, last, deadline).await?;
             let id = match claiming {
                 Claiming::Won => {

@@ -50,6 +50,14 @@ impl Topology {
         }
     }
 
+    /// The clock of the server that has `key`.
+    pub(super) fn now_at(&self, key: &str) -> Timestamp {
+        match self {
+            Self::One(node) => node.clock().now(),
+            Self::Cluster { cluster, .. } => cluster.now_at(slot_of(key.as_bytes())),
+        }
+    }
+
     /// # Errors
     /// There is no line to that server.
     pub(super) async fn line(&self, request: &Request) -> Result<(Arc<Node>, Line), StoreError> {

@@ -9,8 +9,10 @@ use oncegate::store::{Claimed, Store, StoreError, Written};
 use super::keeping::key_of;
 use super::{PATIENT, failing, open, recovered, say};
 use crate::support::operations::*;
+use crate::support::redis_fleet::ClusterFleet;
 use crate::support::redis_server::RedisServer;
 use crate::support::toxic::{Toxic, ToxicProxy};
+use crate::support::wall_clock::WallClock;
 
 /// Comes in every question that runs one.
 const SCRIPT: &[u8] = b"EVAL";
@@ -112,6 +114,34 @@ async fn what_begins_a_run_is_not_done_after_its_caller_was_told_that_it_was_not
     recovered(&after).await;
     assert_eq!(after.read(claim.operation.id).await.unwrap(), None);
     assert_eq!(after.read(running.id).await.unwrap().unwrap().operation, running);
+}
+
+/// The masters of a cluster may differ in their clocks.
+#[tokio::test]
+async fn what_is_late_is_late_by_the_clock_of_the_server_that_would_do_it() {
+    let clock = WallClock::start();
+    clock.jump("-1h");
+    let fleet = ClusterFleet::by_two_clocks(&clock);
+    let slow = &fleet.servers[1];
+    let is_there = |key: &String| slow.say::<i64>(&["CLUSTER", "KEYSLOT", &marker_of(id(key).bucket())]) >= 8192;
+    let keys: Vec<String> = (0..).map(|number| format!("k-{number}")).filter(is_there).take(2).collect();
+    let store = open(&fleet.url(), Duration::from_secs(1)).await;
+    recovered(&store).await;
+    won(&store, claim(&store, &keys[0])).await;
+    let late = claim(&store, &keys[1]);
+    slow.freeze();
+    let claimed = store.claim(&late, None).await;
+    assert!(matches!(claimed, Err(StoreError::Timeout)), "{claimed:?}");
+    drop(store);
+    slow.thaw();
+
+    let after = open(&fleet.url(), PATIENT).await;
+    recovered(&after).await;
+    assert_eq!(after.read(late.operation.id).await.unwrap(), None);
+}
+
+fn marker_of(bucket: u8) -> String {
+    format!("oncegate:{{shop:{bucket:02x}}}:m")
 }
 
 #[tokio::test]

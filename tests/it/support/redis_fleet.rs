@@ -6,6 +6,7 @@ use redis::FromRedisValue;
 
 use crate::support::eventually;
 use crate::support::redis_server::{RedisServer, free_port};
+use crate::support::wall_clock::WallClock;
 
 /// The name under which the sentinels know the master.
 pub const MASTER: &str = "oncegate-test";
@@ -87,13 +88,9 @@ impl SentinelFleet {
 impl ClusterFleet {
     /// Whole, and ready for a failover.
     pub fn start() -> Self {
-        let start = |_| {
-            let bus = free_port().to_string();
-            let cluster = ["--cluster-enabled", "yes", "--cluster-node-timeout", DOWN_AFTER, "--cluster-port", &bus];
-            RedisServer::with(&[REPLICATION, &cluster[..]].concat())
-        };
+        let start = |_| Self::node([], DOWN_AFTER);
         let fleet = Self { servers: (0..6).map(start).collect() };
-        fleet.divide_slots();
+        fleet.divide_slots(&[("0", "5460"), ("5461", "10922"), ("10923", "16383")]);
         fleet.meet();
         let (masters, replicas) = fleet.servers.split_at(3);
         for (master, replica) in masters.iter().zip(replicas) {
@@ -101,8 +98,24 @@ impl ClusterFleet {
             eventually("a master to follow", || try_say::<()>(replica.address(), &["CLUSTER", "REPLICATE", &id]).ok());
         }
         replicas.iter().for_each(|replica| is_synced(replica.address()));
-        fleet.servers.iter().for_each(is_whole);
+        fleet.servers.iter().for_each(|server| is_whole(server, 3));
         fleet
+    }
+
+    /// Two masters without replicas, half of the slots each; the second goes by `clock`, and neither gives up the other.
+    pub fn by_two_clocks(clock: &WallClock) -> Self {
+        let servers = vec![Self::node([], "60000"), Self::node(clock.environment(), "60000")];
+        let fleet = Self { servers };
+        fleet.divide_slots(&[("0", "8191"), ("8192", "16383")]);
+        fleet.meet();
+        fleet.servers.iter().for_each(|server| is_whole(server, 0));
+        fleet
+    }
+
+    fn node(environment: impl IntoIterator<Item = (&'static str, String)>, down_after: &str) -> RedisServer {
+        let bus = free_port().to_string();
+        let cluster = ["--cluster-enabled", "yes", "--cluster-node-timeout", down_after, "--cluster-port", &bus];
+        RedisServer::within(environment, &[REPLICATION, &cluster[..]].concat())
     }
 
     pub fn url(&self) -> String {
@@ -120,8 +133,8 @@ impl ClusterFleet {
         eventually("a failover", || self.serves(server).then_some(()));
     }
 
-    fn divide_slots(&self) {
-        for (number, (first, last)) in [("0", "5460"), ("5461", "10922"), ("10923", "16383")].into_iter().enumerate() {
+    fn divide_slots(&self, ranges: &[(&str, &str)]) {
+        for (number, (first, last)) in ranges.iter().enumerate() {
             let address = self.servers[number].address();
             say::<()>(address, &["CLUSTER", "ADDSLOTSRANGE", first, last]);
             say::<()>(address, &["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
@@ -160,12 +173,12 @@ pub fn is_synced(replica: SocketAddr) {
     });
 }
 
-fn is_whole(server: &RedisServer) {
+fn is_whole(server: &RedisServer, replicas: usize) {
     eventually("a cluster that is whole", || {
         let about: String = say(server.address(), &["CLUSTER", "INFO"]);
         let nodes: String = say(server.address(), &["CLUSTER", "NODES"]);
-        let replicas = nodes.lines().filter(|line| line.contains("slave")).count();
-        (about.contains("cluster_state:ok") && replicas == 3).then_some(())
+        let following = nodes.lines().filter(|line| line.contains("slave")).count();
+        (about.contains("cluster_state:ok") && following == replicas).then_some(())
     });
 }
 

@@ -37,8 +37,8 @@ struct Ground {
 enum Kind {
     /// A server with arguments of its own, the last word on each.
     Server(Vec<String>),
-    /// A server with variables of its own.
-    Within(Vec<(&'static str, String)>),
+    /// A server with variables of its own, and arguments.
+    Within(Vec<(&'static str, String)>, Vec<String>),
     /// A sentinel with the lines of its file.
     Sentinel(String),
 }
@@ -52,8 +52,7 @@ impl RedisServer {
 
     /// With arguments of its own, which count more than the usual ones.
     pub fn with(arguments: &[&str]) -> Self {
-        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        Self::run(Kind::Server(arguments), None)
+        Self::run(Kind::Server(owned(arguments)), None)
     }
 
     /// On a disk of so many MiB that nobody else uses.
@@ -62,8 +61,8 @@ impl RedisServer {
     }
 
     /// With variables beside those of the test.
-    pub fn within(environment: impl IntoIterator<Item = (&'static str, String)>) -> Self {
-        Self::run(Kind::Within(environment.into_iter().collect()), None)
+    pub fn within(environment: impl IntoIterator<Item = (&'static str, String)>, arguments: &[&str]) -> Self {
+        Self::run(Kind::Within(environment.into_iter().collect(), owned(arguments)), None)
     }
 
     /// A sentinel that has these lines to begin with.
@@ -105,8 +104,7 @@ impl RedisServer {
 
     /// The same with these arguments, perhaps not ready yet.
     pub fn restart_with(&mut self, arguments: &[&str]) {
-        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        self.process = self.start_again(&Kind::Server(arguments));
+        self.process = self.start_again(&Kind::Server(owned(arguments)));
     }
 
     fn start_again(&self, kind: &Kind) -> Process {
@@ -181,6 +179,10 @@ impl Drop for Process {
     }
 }
 
+fn owned(arguments: &[&str]) -> Vec<String> {
+    arguments.iter().map(|argument| (*argument).to_owned()).collect()
+}
+
 fn copy_files(from: &Path, to: &Path) {
     for file in fs::read_dir(from).unwrap() {
         let file = file.unwrap();
@@ -224,7 +226,9 @@ fn command(port: u16, kind: &Kind, ground: &Ground) -> Command {
     };
     match kind {
         Kind::Server(arguments) => as_store(&mut command, port).args(arguments),
-        Kind::Within(environment) => as_store(&mut command, port).envs(environment.iter().cloned()),
+        Kind::Within(environment, arguments) => {
+            as_store(&mut command, port).args(arguments).envs(environment.iter().cloned())
+        }
         Kind::Sentinel(lines) => {
             let file = directory.join("sentinel.conf");
             if !file.exists() {
