@@ -15,17 +15,18 @@ use crate::support::redis_server::RedisServer;
 
 const DOCUMENT: &str = include_str!("../../../docs/redis.md");
 
-/// The rule that the document shows, for the namespaces of these tests.
-fn documented_rule() -> Vec<String> {
+/// The rule that the document shows, for a namespace.
+fn documented_rule(namespace: &str) -> Vec<String> {
     let (_, rule) = DOCUMENT.split_once("ACL SETUSER").unwrap();
     let (rule, _) = rule.split_once("```").unwrap();
-    let rule = format!("ACL SETUSER{rule}").replace("checkout", "shop").replace("PASSWORD", "secret");
+    let rule = format!("ACL SETUSER{rule}").replace("checkout", namespace).replace("PASSWORD", "secret");
     rule.replace('\\', "").split_whitespace().map(str::to_owned).collect()
 }
 
-/// Gives `user` the documented rights, but not `without`, and also `more`. The password is `secret`.
+/// Gives `user` the documented rights over all namespaces of these tests, but not `without`, and also `more`. The password
+/// is `secret`.
 pub fn grant(server: &RedisServer, user: &str, without: &str, more: &[&str]) {
-    let mut rule = documented_rule();
+    let mut rule = documented_rule("shop*");
     rule[2] = user.to_owned();
     rule.retain(|word| word != without);
     rule.extend(more.iter().map(|right| (*right).to_owned()));
@@ -60,10 +61,40 @@ const ABOUT_FITNESS: [&str; 3] = ["+info", "+role", "+config|get"];
 #[tokio::test]
 async fn each_documented_right_is_needed() {
     let server = RedisServer::start();
-    let rights: Vec<_> = documented_rule().into_iter().filter(|word| word.starts_with('+')).collect();
+    let rights: Vec<_> = documented_rule("shop").into_iter().filter(|word| word.starts_with('+')).collect();
     let tries = rights.iter().map(async |right| (right, failure(allowed(&server, &right[1..], right, &[])).await));
     let unneeded = at_once(tries).await.into_iter().filter(|(_, failure)| failure.is_none()).map(|(right, _)| right);
     assert_eq!(unneeded.collect::<Vec<_>>(), ABOUT_FITNESS);
+}
+
+#[test]
+fn the_documented_rights_are_over_one_namespace() {
+    let server = RedisServer::start();
+    say::<()>(&server, &documented_rule("shop").iter().map(String::as_str).collect::<Vec<_>>());
+    let may_read = |key| say::<String>(&server, &["ACL", "DRYRUN", "gateway", "GET", key]) == "OK";
+    for (key, is_ours) in [
+        ("oncegate:{shop}:epoch", true),
+        ("oncegate:{shop:7f}:m", true),
+        ("oncegate:{shop2}:epoch", false),
+        ("oncegate:{shop2:7f}:m", false),
+        ("oncegate:{shop-2:7f}:m", false),
+    ] {
+        assert_eq!(may_read(key), is_ours, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn another_database_needs_one_more() {
+    let server = RedisServer::start();
+    let opened = async |user, more: &[&str]| {
+        let mut settings = allowed(&server, user, "", more);
+        settings.url.database = 1;
+        RedisStore::open(settings).await
+    };
+    let store = opened("with", &["+select"]).await.unwrap();
+    won(&store, claim(&store, "k")).await;
+    let error = opened("without", &[]).await.err();
+    assert!(matches!(error, Some(OpenError::Refused(_))), "{error:?}");
 }
 
 #[tokio::test]
