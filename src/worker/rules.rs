@@ -2,7 +2,7 @@
 //! calls is not recognised.
 //!
 //! The store remembers for each route every set of rules under which live records may have been made, also those from
-//! before a change that was taken back.
+//! before a change that was taken back. Records are looked through from the newest on, and not without end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +18,8 @@ use crate::operation::KeySource;
 use crate::store::{Store, StoreError};
 
 const PAGE: usize = 500;
+/// What a start may cost a store that holds millions. Right after a change the newest are those from before it.
+const PAGES: usize = 100;
 /// How long after a store that did not answer.
 const AGAIN: Duration = Duration::from_secs(5);
 /// All that a client's own key depends on.
@@ -33,6 +35,14 @@ type Known = BTreeMap<String, Rules>;
 struct Live {
     derived: usize,
     client: usize,
+}
+
+/// What a look through the records has found.
+#[derive(Default)]
+struct Found {
+    live: BTreeMap<String, Live>,
+    /// There are more records than were looked at.
+    is_cut: bool,
 }
 
 /// Compares the rules of every route with those that the store remembers, and remembers the present ones. A store that is
@@ -64,19 +74,27 @@ async fn look_back(engine: &Engine, route: &Route) -> Result<Vec<String>, StoreE
     if is_whole && known.len() == 1 {
         return Ok(Vec::new());
     }
-    let live = live_under_others(engine, route).await?;
-    let mut kept = known.clone();
-    kept.retain(|digest, _| *digest == own || live.contains_key(digest));
-    for digest in live.keys() {
-        kept.entry(digest.clone()).or_default();
-    }
-    note(engine.store().as_ref(), &name, kept, &known).await?;
-    let found = config.rules_of_found_keys(route).map(|digest| text(&digest));
-    let lost = live.into_iter().filter(|(digest, _)| !found.contains(digest));
+    let found = live_under_others(engine, route).await?;
+    note(engine.store().as_ref(), &name, found.kept(&known, &own), &known).await?;
+    let recognised = config.rules_of_found_keys(route).map(|digest| text(&digest));
+    let lost = found.live.iter().filter(|(digest, _)| !recognised.contains(digest));
     let nothing = Rules::new();
+    let rules_of = |digest| known.get(digest).unwrap_or(&nothing);
     Ok(lost
-        .filter_map(|(digest, live)| warning(&route.name, &live, known.get(&digest).unwrap_or(&nothing), &present))
+        .filter_map(|(digest, live)| warning(&route.name, (live, found.is_cut), rules_of(digest), &present))
         .collect())
+}
+
+impl Found {
+    /// Of the `known` rules, and of those that were met, which are to be remembered beside one's `own`.
+    fn kept(&self, known: &Known, own: &str) -> Known {
+        let mut kept = known.clone();
+        kept.retain(|digest, _| self.is_cut || *digest == own || self.live.contains_key(digest));
+        for digest in self.live.keys() {
+            kept.entry(digest.clone()).or_default();
+        }
+        kept
+    }
 }
 
 /// Notes `known` and what other gateways have noted beside it; `settled` are those whose fate is decided. False if an
@@ -98,9 +116,9 @@ async fn note(store: &dyn Store, name: &str, mut known: Known, settled: &Known) 
     }
 }
 
-async fn live_under_others(engine: &Engine, route: &Route) -> Result<BTreeMap<String, Live>, StoreError> {
+async fn live_under_others(engine: &Engine, route: &Route) -> Result<Found, StoreError> {
     let (mut live, mut cursor) = (BTreeMap::<_, Live>::new(), None::<String>);
-    loop {
+    for _ in 0..PAGES {
         let page = engine.store().list(cursor.as_deref(), PAGE).await?;
         let identities = page.operations.into_iter().map(|operation| operation.identity);
         for identity in identities.filter(|it| it.route == route.name && it.rules != route.rules) {
@@ -112,12 +130,13 @@ async fn live_under_others(engine: &Engine, route: &Route) -> Result<BTreeMap<St
         }
         cursor = page.next;
         if cursor.is_none() {
-            return Ok(live);
+            return Ok(Found { live, is_cut: false });
         }
     }
+    Ok(Found { live, is_cut: true })
 }
 
-fn warning(route: &str, live: &Live, was: &Rules, is: &Rules) -> Option<String> {
+fn warning(route: &str, (live, is_cut): (&Live, bool), was: &Rules, is: &Rules) -> Option<String> {
     let differs = |key: &str| !was.is_empty() && was.get(key) != is.get(key);
     let touches_clients = OF_CLIENT_KEYS.into_iter().any(differs);
     let keys = match live.derived + if touches_clients { live.client } else { 0 } {
@@ -130,8 +149,9 @@ fn warning(route: &str, live: &Live, was: &Rules, is: &Rules) -> Option<String> 
     let changes: Vec<String> =
         changes.map(|key| format!("{key} was {}, is {}", told(was, key), told(is, key))).collect();
     let changes = if changes.is_empty() { "which is not known".to_owned() } else { changes.join("; ") };
+    let at_least = if is_cut { "at least " } else { "" };
     Some(format!(
-        "route `{route}`: {keys} made under other identity rules ({changes}); a repeat of such a call is not recognised \
+        "route `{route}`: {at_least}{keys} made under other identity rules ({changes}); a repeat of such a call is not recognised \
          and may run again. Go back to the old rules, or let nothing be repeated from before the change"
     ))
 }
@@ -158,12 +178,23 @@ mod tests {
     fn a_client_key_counts_only_where_a_rule_of_its_own_changed() {
         let live = Live { derived: 1, client: 4 };
         let is = rules(&[("key.from", "[step]"), ("callers.scope", "none")]);
-        let said = |was: &[(&str, &str)]| warning("r", &live, &rules(was), &is).unwrap();
+        let said = |was: &[(&str, &str)]| warning("r", (&live, false), &rules(was), &is).unwrap();
         let from = said(&[("key.from", "[session]"), ("callers.scope", "none")]);
         assert!(from.contains("1 live key was made") && from.contains("key.from was [session], is [step]"), "{from}");
         assert!(said(&[("key.from", "[step]"), ("callers.scope", "credential")]).contains("5 live keys were made"));
         assert!(said(&[]).contains("1 live key was made"), "an older version left the digest alone");
-        assert!(warning("r", &Live { derived: 0, client: 4 }, &Rules::new(), &is).is_none());
+        assert!(warning("r", (&Live { derived: 0, client: 4 }, false), &Rules::new(), &is).is_none());
+    }
+
+    #[test]
+    fn what_was_not_looked_at_may_be_live() {
+        let live = || BTreeMap::from([("b".to_owned(), Live { derived: 2, client: 0 })]);
+        let kept = |is_cut| Found { live: live(), is_cut }.kept(&known(&["a", "own"]), "own");
+        assert_eq!(kept(false), known(&["b", "own"]));
+        assert_eq!(kept(true), known(&["a", "b", "own"]));
+        let is = rules(&[("key.from", "[step]")]);
+        let said = warning("r", (&live()["b"], true), &Rules::new(), &is).unwrap();
+        assert!(said.contains("route `r`: at least 2 live keys were made"), "{said}");
     }
 
     #[tokio::test]
