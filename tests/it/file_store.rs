@@ -442,3 +442,16 @@ async fn a_damaged_page_is_found_before_a_key_is_missed() {
     fs::write(&path, whole).unwrap();
     open_file(&path).unwrap();
 }
+
+#[tokio::test]
+async fn a_log_that_cannot_be_read_is_named_in_the_refusal() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.db");
+    drop(open_file(&path).unwrap());
+    let log = directory.path().join("store.db-wal");
+    fs::remove_file(&log).unwrap();
+    fs::create_dir(&log).unwrap();
+    let error = open_file(&path).err().unwrap();
+    assert!(matches!(error, OpenError::LogUnreadable { .. }), "{error:?}");
+    assert!(error.to_string().contains("store.db, `-wal`, cannot be read"), "{error}");
+}

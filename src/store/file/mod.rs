@@ -100,6 +100,8 @@ pub enum OpenError {
     Entropy(#[source] rand::rngs::SysError),
     #[error("the log of the store cannot be moved into its file")]
     Log(#[source] rusqlite::Error),
+    #[error("the log of {}, `-wal`, cannot be read", path.display())]
+    LogUnreadable { path: PathBuf, source: std::io::Error },
     #[error(
         "the log of {}, `-wal`, is damaged, and acknowledged calls in it would run again; put back a copy with its own \
          `-wal`, or accept that with one start under durability = \"os\"", .0.display()
@@ -152,7 +154,8 @@ impl FileStore {
 
 /// Without an fsync for every commit a power loss leaves the end of the log in pieces, and that is no damage.
 fn look_through_log(path: &Path, durability: Durability) -> Result<(), OpenError> {
-    match (log::lacks_commits(&place::beside(path, "-wal")).map_err(OpenError::Place)?, durability) {
+    let unreadable = |source| OpenError::LogUnreadable { path: path.to_owned(), source };
+    match (log::lacks_commits(&place::beside(path, "-wal")).map_err(unreadable)?, durability) {
         (false, _) => Ok(()),
         (true, Durability::Fsync) => Err(OpenError::LogDamaged(path.to_owned())),
         (true, Durability::Os) => {
