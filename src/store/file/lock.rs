@@ -79,8 +79,8 @@ fn try_lock(file: &File, store: &Path) -> Result<(), LockError> {
 /// The file's own name. Of a file that is not there yet that is `path`, unless it is a link to somewhere: then whoever
 /// makes it there would hold another lock than those who find it.
 fn locate(path: &Path) -> io::Result<PathBuf> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+    let parent = directory_of(path);
+    make_directory(parent)?;
     match (fs::canonicalize(path), path.file_name()) {
         (Err(error), Some(name)) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {
             Ok(fs::canonicalize(parent)?.join(name))
@@ -92,4 +92,22 @@ fn locate(path: &Path) -> io::Result<PathBuf> {
 /// SQLite gives its other files the mode of the first one.
 fn private_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// A missing directory is on the disk before anything in it is: a power loss takes it with all that it holds otherwise.
+fn make_directory(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let above = directory_of(path);
+    make_directory(above)?;
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        made => made?,
+    }
+    File::open(above)?.sync_all()
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
