@@ -1,4 +1,5 @@
--- Keeps a value and replies the write id and the value before it; the same write sent again gets the same reply.
+-- Keeps a value and replies the write id and the value before it; the same write sent again gets the same reply, unless
+-- another one came between: then it counts once more, after that one, which is in its reply.
 -- KEYS: the name. ARGV: write id, value, milliseconds of its life (0: for ever).
 local kept = redis.call('HMGET', KEYS[1], 'write', 'value', 'before')
 if kept[1] == ARGV[1] then
