@@ -147,13 +147,13 @@ impl Connection {
     /// As with `send`.
     pub async fn switch(self, mut request: Request<SendBody>) -> Result<Reply, SendError> {
         let idle_timeout = self.idle_timeout;
-        let Carrier::Line { mut line, pool, reused } = self.carrier else {
+        let Carrier::Line { mut line, pool, .. } = self.carrier else {
             request.headers_mut().remove(CONNECTION);
             request.headers_mut().remove(UPGRADE);
             return self.send(request).await.map(Reply::Answer);
         };
         frame(&mut request);
-        let (response, ended) = line.send(request, reused).await?;
+        let (response, ended) = line.send(request).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(Reply::Answer(receive(response, line, pool, idle_timeout)));
         }
