@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
+use hyper::ext::ReasonPhrase;
 use tokio::sync::mpsc;
 
 use crate::engine::problem::Problem;
@@ -34,8 +35,11 @@ pub enum Body {
     Whole(Bytes),
     /// Longer than a receipt may be: piece by piece as it comes, the last one held back until the end is durable.
     Live(mpsc::Receiver<Piece>),
-    /// An unguarded answer, straight from the upstream.
-    Passed(ReceivedBody),
+    /// An unguarded answer, straight from the upstream, with the words beside its status if they are its own.
+    Passed {
+        body: ReceivedBody,
+        reason: Option<ReasonPhrase>,
+    },
     /// Behind a 101: the stream that the upstream's connection has become.
     Switched(Box<Switched>),
 }

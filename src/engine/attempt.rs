@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HOST};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::header::{CONTENT_TYPE, HOST, VIA};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
@@ -21,7 +21,7 @@ use crate::operation::admission::Repeat;
 use crate::operation::outcome::{Outcome, Silence, status_of_grpc};
 use crate::retry::retry_after::{self, Hint};
 use crate::upstream::{
-    Connection, Freshness, ReceivedBody, SendBody, SendError, drop_ours, keep_trailers, remove_hop_by_hop,
+    Connection, Freshness, ReceivedBody, SendBody, SendError, drop_ours, keep_trailers, remove_hop_by_hop, via,
 };
 
 pub(super) const ATTEMPT: HeaderName = HeaderName::from_static("oncegate-attempt");
@@ -293,7 +293,7 @@ impl Attempted {
     fn answered(response: Response<ReceivedBody>, now: Timestamp) -> Self {
         crash_point::reached(Point::AfterHead);
         let (head, body) = response.into_parts();
-        let headers = from_upstream(head.headers);
+        let headers = from_upstream(head.version, head.headers);
         let outcome = Outcome::Answer { status: meant_status(head.status, &headers) };
         let advice = Advice { vetoed: retry_after::vetoes(&headers), hint: retry_after::hint(&headers, now) };
         let head = Head { status: head.status, headers };
@@ -354,10 +354,11 @@ pub(super) fn freshness(repeat: Repeat, new_connection: bool) -> Freshness {
     }
 }
 
-/// An answer's headers as they may go on to a client.
-pub fn from_upstream(mut headers: HeaderMap) -> HeaderMap {
+/// The headers of an answer that came in `version`, as they may go on to a client.
+pub fn from_upstream(version: Version, mut headers: HeaderMap) -> HeaderMap {
     remove_hop_by_hop(&mut headers);
     drop_ours(&mut headers);
+    headers.append(VIA, via(version));
     headers
 }
 

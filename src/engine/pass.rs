@@ -53,7 +53,7 @@ struct Progress {
 /// One attempt of it.
 struct Passed {
     outcome: Outcome,
-    answer: Option<(StatusCode, HeaderMap, ReceivedBody)>,
+    answer: Option<Response<ReceivedBody>>,
     failure: String,
 }
 
@@ -94,7 +94,7 @@ impl Engine {
     }
 
     fn decide_passage(&self, passage: &Passage, progress: &Progress, passed: &Passed) -> Decision {
-        let headers = passed.answer.as_ref().map(|(_, headers, _)| headers);
+        let headers = passed.answer.as_ref().map(Response::headers);
         let situation = Situation {
             fact: classify(&passed.outcome),
             repeat: progress.repeat,
@@ -184,7 +184,7 @@ fn switch(passage: &Passage, response: Response<Switched>) -> Tried {
     let Some(protocol) = protocol.filter(|_| as_asked) else {
         return Tried::Passed(Passed::bare(Outcome::BadHead, UNASKED));
     };
-    let mut headers = from_upstream(head.headers);
+    let mut headers = from_upstream(head.version, head.headers);
     headers.remove(CONTENT_LENGTH);
     set_upgrade(&mut headers, protocol);
     Tried::Switched(headers, Box::new(stream))
@@ -212,11 +212,10 @@ impl Passed {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Self::bare(Outcome::BadHead, UNASKED);
         }
-        let (head, body) = response.into_parts();
-        let headers = from_upstream(head.headers);
-        let outcome = Outcome::Answer { status: meant_status(head.status, &headers) };
-        let answer = Some((head.status, headers, body));
-        Self { outcome, answer, failure: String::new() }
+        let (mut head, body) = response.into_parts();
+        head.headers = from_upstream(head.version, head.headers);
+        let outcome = Outcome::Answer { status: meant_status(head.status, &head.headers) };
+        Self { outcome, answer: Some(Response::from_parts(head, body)), failure: String::new() }
     }
 
     fn not_sent(cause: Cause, reused_connection: bool, failure: impl ToString) -> Self {
@@ -231,7 +230,7 @@ impl Passed {
     /// that is still whole must not be taken from by then, so that the next attempt has all of it.
     async fn let_go(self, request: &SendBody) {
         match (self.answer, request) {
-            (Some((_, _, answer)), SendBody::Full(_)) => answer.discard().await,
+            (Some(answer), SendBody::Full(_)) => answer.into_body().discard().await,
             (Some(_), SendBody::Streaming(_)) | (None, _) => {}
         }
     }
@@ -244,7 +243,11 @@ fn finish(passage: &Passage, progress: &Progress, passed: Passed, (ending, stop)
         Some(_) => Execution::NotExecuted,
     };
     let content = match passed.answer {
-        Some((status, headers, body)) => Content::Upstream { status, headers, body: Body::Passed(body) },
+        Some(answer) => {
+            let (mut head, body) = answer.into_parts();
+            let body = Body::Passed { body, reason: head.extensions.remove() };
+            Content::Upstream { status: head.status, headers: head.headers, body }
+        }
         None => Content::Problem(problem(passage, &passed, execution)),
     };
     Answer { content, marks: marks(passage, progress, stop, execution) }

@@ -268,6 +268,7 @@ impl ResponseBody {
     pub fn with_trailers(self, trailers: HeaderMap) -> Self {
         match self {
             Self::Whole(bytes) => Self::Trailed(bytes, trailers),
+            Self::Empty => Self::Trailers(trailers),
             other => other,
         }
     }
@@ -289,7 +290,7 @@ impl From<answer::Body> for ResponseBody {
         match body {
             answer::Body::Whole(bytes) => bytes.into(),
             answer::Body::Live(pieces) => Self::Live(pieces),
-            answer::Body::Passed(body) => Self::stream(body),
+            answer::Body::Passed { body, .. } => Self::stream(body),
             answer::Body::Switched(stream) => Self::Switched(stream),
         }
     }
@@ -360,8 +361,9 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty | Self::Switched(_) => SizeHint::with_exact(0),
-            Self::Whole(bytes) | Self::Trailed(bytes, _) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Trailers(_) | Self::Live(_) | Self::Broken(_) => SizeHint::default(),
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            // HTTP/1 has trailers behind chunks only, which are for bodies whose length is not known.
+            Self::Trailed(..) | Self::Trailers(_) | Self::Live(_) | Self::Broken(_) => SizeHint::default(),
             Self::Stream(body) => body.size_hint(),
         }
     }

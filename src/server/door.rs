@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::header::{CONNECTION, EXPECT, HOST, TRANSFER_ENCODING, VIA};
 use http::request::Parts;
 use http::uri::Authority;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
 use crate::config::{Callers, Config, Ingredient, Route, RouteTable};
 use crate::engine::problem::{Code, Problem};
@@ -30,20 +30,27 @@ pub const MAX_FIELDS: usize = 100;
 #[derive(Clone, Debug)]
 pub struct Instance {
     name: String,
-    via: HeaderValue,
+    /// For a request of HTTP/1.0, of HTTP/1.1 and of HTTP/2.
+    via: [HeaderValue; 3],
 }
 
 impl Instance {
     /// A new name for each process: gateways that stand behind one another are no loop.
     pub fn new(entropy: &Entropy) -> Self {
         let name = format!("oncegate-{:016x}", u64::from_be_bytes(entropy.bytes()));
-        let via = HeaderValue::try_from(format!("1.1 {name}"));
-        Self { name, via: via.unwrap_or(HeaderValue::from_static("1.1 oncegate")) }
+        let via = ["1.0", "1.1", "2"].map(|version| HeaderValue::try_from(format!("{version} {name}")));
+        let via = via.map(|via| via.unwrap_or(HeaderValue::from_static("1.1 oncegate")));
+        Self { name, via }
     }
 
-    /// The line to add to every request that goes upstream.
-    pub fn via(&self) -> HeaderValue {
-        self.via.clone()
+    /// The line to add to a request that came in `version`.
+    pub fn via(&self, version: Version) -> HeaderValue {
+        let [old, usual, new] = &self.via;
+        match version {
+            Version::HTTP_10 => old.clone(),
+            Version::HTTP_2 => new.clone(),
+            _ => usual.clone(),
+        }
     }
 
     fn has_seen(&self, headers: &HeaderMap) -> bool {
@@ -512,8 +519,8 @@ mod tests {
 
     #[test]
     fn our_own_name_in_via_is_a_loop_and_another_gateways_is_not() {
-        let ours = door().instance.via();
-        let other = Instance::new(&Entropy::seeded(2)).via();
+        let ours = door().instance.via(Version::HTTP_2);
+        let other = Instance::new(&Entropy::seeded(2)).via(Version::HTTP_11);
         assert_eq!(status("GET", "/", &[HOST, ("via", "1.0 squid"), ("via", other.to_str().unwrap())]), 200);
         assert_eq!(status("GET", "/", &[HOST, ("via", &format!("1.0 squid, {} (x)", ours.to_str().unwrap()))]), 508);
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{HOST, MAX_FORWARDS, UPGRADE, VIA};
+use http::header::{HOST, MAX_FORWARDS, TE, TRAILER, UPGRADE, VIA};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
@@ -29,7 +29,9 @@ use crate::server::lookup::{self, KeyQuestion, NoQuestion, Question};
 use crate::server::passing::Passing;
 use crate::server::presence::Presence;
 use crate::server::{pages, respond};
-use crate::upstream::{Hop, SendBody, asked_protocols, drop_ours, forwarded, remove_hop_by_hop, set_upgrade};
+use crate::upstream::{
+    Hop, SendBody, asked_protocols, drop_ours, forwarded, remove_hop_by_hop, set_upgrade, takes_trailers,
+};
 
 /// Paths under which the gateway speaks for itself.
 const OWN_PATHS: &str = "/.oncegate/";
@@ -129,16 +131,20 @@ impl Proxy {
     /// What belonged to the hop behind us goes, then comes what we say about it. A wish for another protocol stays.
     fn prepare(&self, head: &mut Parts, peer: &Peer) {
         let asked = asked_protocols(&head.headers).filter(|_| head.version == Version::HTTP_11);
+        let takes_trailers = takes_trailers(&head.headers);
         remove_hop_by_hop(&mut head.headers);
         if let Some(protocols) = asked {
             set_upgrade(&mut head.headers, protocols);
+        }
+        if takes_trailers {
+            head.headers.insert(TE, HeaderValue::from_static("trailers"));
         }
         drop_ours(&mut head.headers);
         let host = head.headers.get(HOST).cloned();
         let (ip, scheme) = (peer.address.ip(), peer.transport.scheme());
         let trusted = self.callers.trusts(ip);
         forwarded(&mut head.headers, Hop { peer: ip, scheme, host: host.as_ref(), trusted });
-        head.headers.append(VIA, self.instance.via());
+        head.headers.append(VIA, self.instance.via(head.version));
     }
 
     /// Streams both ways. `max_body` holds here, too, unless the route lets larger bodies through.
@@ -180,7 +186,13 @@ impl Proxy {
         }
     }
 
-    async fn guard(&self, route: Arc<Route>, head: Parts, body: Incoming, caller: Caller) -> Response<ResponseBody> {
+    async fn guard(
+        &self,
+        route: Arc<Route>,
+        mut head: Parts,
+        body: Incoming,
+        caller: Caller,
+    ) -> Response<ResponseBody> {
         let idle = self.engine.shared().config.server.body_idle_timeout;
         let limits = BodyLimits { size: route.max_body, idle, buffers: self.engine.shared().buffers.clone() };
         let buffered = match read_or_leave(body, &limits).await {
@@ -192,6 +204,8 @@ impl Proxy {
             Err(error) => return refuse_body(error),
         };
         let (method, deadline) = (head.method.clone(), run_deadline(&route, &head.headers));
+        // They were dropped with the body's other framing.
+        head.headers.remove(TRAILER);
         let call = Call {
             target: target(&head),
             route,

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, VIA, WWW_AUTHENTICATE,
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRAILER, VIA, WWW_AUTHENTICATE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use http_body::Body as _;
+use hyper::ext::ReasonPhrase;
 use serde::Serialize;
 
-use crate::engine::answer::{Answer, Compensation, Content, Marks, Unguarded};
+use crate::engine::answer::{Answer, Body, Compensation, Content, Marks, Unguarded};
 use crate::engine::problem::{Code, Problem};
 use crate::retry::decide::Stop;
 use crate::retry::retry_after::seconds_for;
@@ -33,13 +35,25 @@ const RECEIPT: HeaderName = HeaderName::from_static("oncegate-receipt");
 const PRIOR_OUTCOME: HeaderName = HeaderName::from_static("oncegate-prior-outcome");
 const COMPENSATION: HeaderName = HeaderName::from_static("oncegate-compensation");
 const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+/// For a status that has no usual words: hyper would make some up.
+const NO_REASON: ReasonPhrase = ReasonPhrase::from_static(b"");
 const SHOULD_RETRY: [&str; 2] = ["x-should-retry", "stripe-should-retry"];
 
 /// An answer of the engine, to a request of this method.
 pub fn answer(answer: Answer, method: &Method) -> Response<ResponseBody> {
     let marks = answer.marks;
     match answer.content {
-        Content::Upstream { status, headers, body } => upstream(status, headers, body.into(), method, &marks),
+        Content::Upstream { status, headers, mut body } => {
+            let reason = match &mut body {
+                Body::Passed { reason, .. } => reason.take(),
+                Body::Whole(_) | Body::Live(_) | Body::Switched(_) => None,
+            };
+            let mut response = upstream(status, headers, body.into(), method, &marks);
+            if let Some(reason) = reason {
+                response.extensions_mut().insert(reason);
+            }
+            response
+        }
         Content::Problem(told) => problem(told, &marks),
     }
 }
@@ -57,7 +71,7 @@ pub fn upstream(
         // Content-Length stays: it speaks of a body that is not here.
         body = ResponseBody::Empty;
     } else if matches!(body, ResponseBody::Empty | ResponseBody::Whole(_)) {
-        headers.remove(CONTENT_LENGTH);
+        frame(&mut headers, &body, &trailers);
     }
     if marks.stop.is_some() && !headers.contains_key(RETRY_AFTER) {
         do_not_retry(&mut headers);
@@ -67,8 +81,20 @@ pub fn upstream(
     }
     mark(&mut headers, marks);
     headers.insert(SOURCE, HeaderValue::from_static("upstream"));
-    headers.append(VIA, HeaderValue::from_static("1.1 oncegate"));
+    // A receipt does not remember how the answer came.
+    headers.entry(VIA).or_insert(HeaderValue::from_static("1.1 oncegate"));
     response(status, headers, body)
+}
+
+/// Says what comes of a body that is here as a whole, instead of what came when it was read.
+fn frame(headers: &mut HeaderMap, body: &ResponseBody, trailers: &HeaderMap) {
+    headers.remove(TRAILER);
+    if trailers.is_empty() {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(body.size_hint().lower()));
+    } else {
+        headers.remove(CONTENT_LENGTH);
+        headers.extend(trailers.keys().map(|name| (TRAILER, HeaderValue::from_name(name.clone()))));
+    }
 }
 
 /// A problem of the gateway's own. Where it leaves the request unread the connection ends with it.
@@ -136,6 +162,9 @@ pub fn document(status: StatusCode, media_type: &'static str, text: Vec<u8>) -> 
 
 fn response(status: StatusCode, headers: HeaderMap, body: ResponseBody) -> Response<ResponseBody> {
     let mut response = Response::new(body);
+    if status.canonical_reason().is_none() {
+        response.extensions_mut().insert(NO_REASON);
+    }
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
@@ -248,6 +277,10 @@ mod tests {
         response.headers().get(name).map(|value| value.to_str().unwrap())
     }
 
+    fn name(name: &'static str) -> HeaderName {
+        HeaderName::from_static(name)
+    }
+
     fn names(response: &Response<ResponseBody>) -> Vec<&str> {
         let mut names: Vec<_> = response.headers().keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
@@ -270,7 +303,7 @@ mod tests {
         ] {
             assert_eq!(header(&response, name), Some(value), "{name}");
         }
-        assert_eq!(response.headers().len(), 8, "{:?}", names(&response));
+        assert_eq!(response.headers().len(), 9, "and its length: {:?}", names(&response));
     }
 
     #[test]
@@ -303,7 +336,7 @@ mod tests {
     #[test]
     fn an_unguarded_answer_is_left_as_it_is() {
         let response = upstream_says(200, &[("idempotency-key", "theirs")], Marks::default());
-        assert_eq!(names(&response), ["idempotency-key", "oncegate-source", "via"]);
+        assert_eq!(names(&response), ["content-length", "idempotency-key", "oncegate-source", "via"]);
     }
 
     #[test]
@@ -324,11 +357,19 @@ mod tests {
 
     #[tokio::test]
     async fn trailers_that_were_kept_come_behind_the_body() {
-        let response = upstream_says(200, &[("oncegate-trailer-grpc-status", "0")], marks());
-        assert_eq!(header(&response, "oncegate-trailer-grpc-status"), None);
-        let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap();
-        assert_eq!(body.trailers().unwrap()["grpc-status"], "0");
-        assert_eq!(body.to_bytes(), "{}");
+        for body in ["{}", ""] {
+            let headers = HeaderMap::from_iter([(name("oncegate-trailer-grpc-status"), HeaderValue::from_static("0"))]);
+            let whole = ResponseBody::from(Bytes::from_static(body.as_bytes()));
+            let response = upstream(StatusCode::OK, headers, whole, &Method::POST, &marks());
+            assert_eq!(header(&response, "oncegate-trailer-grpc-status"), None);
+            assert_eq!(
+                (header(&response, "trailer"), header(&response, "content-length")),
+                (Some("grpc-status"), None)
+            );
+            let told = http_body_util::BodyExt::collect(response.into_body()).await.unwrap();
+            assert_eq!(told.trailers().unwrap()["grpc-status"], "0");
+            assert_eq!(told.to_bytes(), body);
+        }
     }
 
     #[test]
@@ -338,7 +379,7 @@ mod tests {
         let lines =
             |name| response.headers().get_all(name).iter().map(|line| line.to_str().unwrap()).collect::<Vec<_>>();
         assert_eq!(lines("set-cookie"), ["a=1", "b=2"]);
-        assert_eq!(lines("via"), ["1.0 squid", "1.1 oncegate"]);
+        assert_eq!(lines("via"), ["1.0 squid"], "it came with what the answer was received");
     }
 
     #[test]
@@ -352,7 +393,7 @@ mod tests {
             assert_eq!(header(&response, "content-length"), Some("9757"));
         }
         let response = upstream(StatusCode::OK, headers(), body(), &Method::GET, &Marks::default());
-        assert_eq!(header(&response, "content-length"), None);
+        assert_eq!(header(&response, "content-length"), Some("14"));
     }
 
     #[test]

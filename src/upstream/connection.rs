@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper::body::Incoming;
@@ -130,6 +130,7 @@ impl Connection {
         let idle_timeout = self.idle_timeout;
         match self.carrier {
             Carrier::Line { mut line, pool, .. } => {
+                name_hop_by_hop(request.headers_mut());
                 let (response, _ended) = line.send(request).await?;
                 Ok(receive(response, line, pool, idle_timeout))
             }
@@ -153,6 +154,7 @@ impl Connection {
             return self.send(request).await.map(Reply::Answer);
         };
         frame(&mut request);
+        name_hop_by_hop(request.headers_mut());
         let (response, ended) = line.send(request).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(Reply::Answer(receive(response, line, pool, idle_timeout)));
@@ -182,7 +184,8 @@ fn receive(
 fn frame(request: &mut Request<SendBody>) {
     *request.version_mut() = Version::HTTP_11;
     let length = request.body().size_hint().exact();
-    let says_zero = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
+    let is_for_bodies = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
+    let says_zero = is_for_bodies || request.headers().contains_key(CONTENT_LENGTH);
     let headers = request.headers_mut();
     headers.remove(CONTENT_LENGTH);
     headers.remove(TRANSFER_ENCODING);
@@ -194,6 +197,13 @@ fn frame(request: &mut Request<SendBody>) {
         None => {
             headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
+    }
+}
+
+/// `TE` is for the next hop only, which has to be told so (RFC 9110, section 10.1.4). HTTP/2 knows no `Connection`.
+fn name_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(TE) {
+        headers.append(CONNECTION, HeaderValue::from_static("te"));
     }
 }
 

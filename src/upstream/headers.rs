@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, UPGRADE};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONNECTION, TE, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue, Version};
 
 use crate::credential::{Lifetime, lifetime};
 
@@ -75,10 +75,15 @@ pub fn is_hop_by_hop(name: &HeaderName) -> bool {
             | "proxy-authorization"
             | "proxy-connection"
             | "te"
-            | "trailer"
             | "transfer-encoding"
             | "upgrade"
     )
+}
+
+/// Whether whoever is at the other end of this hop takes what stands behind a body (RFC 9110, section 6.5.1).
+pub fn takes_trailers(headers: &HeaderMap) -> bool {
+    let codings = headers.get_all(TE).into_iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    codings.map(<[u8]>::trim_ascii).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
 }
 
 /// Begins the name under which a trailer stands among the header lines of a kept answer. It is one of our own, so that no
@@ -119,6 +124,15 @@ pub struct Hop<'a> {
     pub host: Option<&'a HeaderValue>,
     /// The peer is a proxy whose account of the way so far is believed.
     pub trusted: bool,
+}
+
+/// The line that says who passed an answer on that came in `version` (RFC 9110, section 7.6.3).
+pub fn via(version: Version) -> HeaderValue {
+    HeaderValue::from_static(match version {
+        Version::HTTP_10 => "1.0 oncegate",
+        Version::HTTP_2 => "2 oncegate",
+        _ => "1.1 oncegate",
+    })
 }
 
 /// Tells the upstream who called. What a trusted peer said stays, with the peer added to `X-Forwarded-For`; what
@@ -170,6 +184,7 @@ pub fn may_be_trailer(name: &HeaderName) -> bool {
             | "max-forwards"
             | "range"
             | "set-cookie"
+            | "trailer"
             | "via"
     );
     // A signature of the body may well stand behind it.
@@ -179,7 +194,7 @@ pub fn may_be_trailer(name: &HeaderName) -> bool {
 }
 
 /// Whether a line of an answer is stored and replayed. Names listed by `Connection` are gone by then
-/// ([`remove_hop_by_hop`]); `Date`, `Content-Length` and `Via` are made anew by each replay.
+/// ([`remove_hop_by_hop`]); `Date`, `Content-Length`, `Trailer` and `Via` are made anew by each replay.
 pub fn kept_for_replay(name: &HeaderName) -> bool {
     let text = name.as_str();
     let for_one_client = matches!(
@@ -191,9 +206,10 @@ pub fn kept_for_replay(name: &HeaderName) -> bool {
             | "set-cookie2"
             | "www-authenticate"
     );
-    let of_its_moment =
-        matches!(text, "age" | "alt-svc" | "content-length" | "date" | "retry-after" | "server-timing" | "via")
-            || ["ratelimit", "x-ratelimit"].iter().any(|start| text.starts_with(start));
+    let of_its_moment = matches!(
+        text,
+        "age" | "alt-svc" | "content-length" | "date" | "retry-after" | "server-timing" | "trailer" | "via"
+    ) || ["ratelimit", "x-ratelimit"].iter().any(|start| text.starts_with(start));
     let ours = is_ours(name) && !text.starts_with(TRAILER);
     !(for_one_client || of_its_moment || is_hop_by_hop(name) || ours)
 }

@@ -35,7 +35,8 @@ pub use connector::{ConnectError, Connector, Endpoint, TcpConnector};
 pub use content::SendBody;
 pub use headers::{
     Hop, asked_protocols, connection_names, drop_ours, forwarded, is_hop_by_hop, is_ours, keep_trailers,
-    kept_for_replay, may_be_trailer, remove_hop_by_hop, set_upgrade, switches_as_asked, tells_the_way, trailer_name,
+    kept_for_replay, may_be_trailer, remove_hop_by_hop, set_upgrade, switches_as_asked, takes_trailers, tells_the_way,
+    trailer_name, via,
 };
 pub use name::NameError;
 pub use received::{BodyError, ReceivedBody};

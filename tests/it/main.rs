@@ -18,3 +18,4 @@ mod redis_store;
 mod store_contract;
 #[allow(dead_code, reason = "what only the other suites need")]
 mod support;
+mod transparency;

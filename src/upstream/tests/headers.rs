@@ -45,7 +45,7 @@ fn what_connection_lists_goes_with_it() {
     let listed: Vec<_> = connection_names(&lines).collect();
     assert_eq!(listed, ["close", "x-foo", "idempotency-key"]);
     remove_hop_by_hop(&mut lines);
-    assert_eq!(names(&lines), ["accept"]);
+    assert_eq!(names(&lines), ["accept", "trailer"]);
 }
 
 #[test]

@@ -300,6 +300,6 @@ async fn read_body(body: Body) -> (Bytes, bool) {
                 }
             }
         }
-        Body::Passed(_) | Body::Switched(_) => panic!("a guarded answer went unguarded"),
+        Body::Passed { .. } | Body::Switched(_) => panic!("a guarded answer went unguarded"),
     }
 }
