@@ -155,6 +155,7 @@ impl Engine {
             method: call.method,
             headers: Arc::unwrap_or_clone(call.headers),
             body: SendBody::Full(call.body),
+            interim: None,
             key: identity.upstream_key.clone(),
             unguarded: Some(Unguarded::Store),
             deadline: call.deadline,

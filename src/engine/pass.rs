@@ -21,7 +21,8 @@ use crate::operation::outcome::{Outcome, Silence, classify};
 use crate::retry::decide::{self, Decision, Ending, Situation, Stop, decide};
 use crate::retry::retry_after;
 use crate::upstream::{
-    ConnectError, Connection, ReceivedBody, Reply, SendBody, SendError, Switched, set_upgrade, switches_as_asked,
+    ConnectError, Connection, OnInterim, ReceivedBody, Reply, SendBody, SendError, Switched, set_upgrade,
+    switches_as_asked,
 };
 
 /// A request that goes through without a record.
@@ -33,6 +34,8 @@ pub struct Passage {
     /// With an `Upgrade` where the caller would rather go on in another protocol.
     pub headers: HeaderMap,
     pub body: SendBody,
+    /// Hears what the upstream says before its answer.
+    pub interim: Option<OnInterim>,
     /// The key that goes along, if there is one.
     pub key: Option<String>,
     /// Why a write goes unguarded; `None` for a read.
@@ -173,7 +176,7 @@ async fn exchange(connection: Connection, passage: &Passage, progress: &Progress
     if passage.headers.contains_key(UPGRADE) {
         return connection.switch(request).await;
     }
-    connection.send(request).await.map(Reply::Answer)
+    connection.telling(passage.interim.clone()).send(request).await.map(Reply::Answer)
 }
 
 /// A 101 must keep to what was asked for; its head is all that HTTP has to say on the connection.

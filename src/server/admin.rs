@@ -281,7 +281,7 @@ mod tests {
         let state = AdminState { store: Arc::new(store), store_kind: "memory", status: Arc::new(Status::new()) };
         let (head, ()) = request.body(()).unwrap().into_parts();
         let transport = Transport::Plain;
-        let peer = Peer { address: peer.parse().unwrap(), transport, presence: None, ambiguity: None };
+        let peer = Peer { address: peer.parse().unwrap(), transport, presence: None, interim: None, ambiguity: None };
         let response = state.answer(&head, &peer).await;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();

@@ -151,7 +151,7 @@ mod tests {
 
     const fn peer(transport: Transport) -> Peer {
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5000);
-        Peer { address, transport, presence: None, ambiguity: None }
+        Peer { address, transport, presence: None, interim: None, ambiguity: None }
     }
 
     fn rule(callers: Callers, on_loopback: bool) -> CallerRule {

@@ -32,6 +32,7 @@ use crate::server::body::ResponseBody;
 use crate::server::framing::{Ambiguity, Verdict};
 use crate::server::handshake::{Certificates, Greeted, greet, spoke_plainly};
 use crate::server::http2::{self, is_prior_knowledge};
+use crate::server::interim::Interim;
 use crate::server::presence::Presence;
 use crate::server::tunnel::Exit;
 use crate::server::wire::Wire;
@@ -81,6 +82,8 @@ pub struct Peer {
     pub transport: Transport,
     /// Where to say that an answer ends with its caller; HTTP/2 tells of those who leave by itself.
     pub presence: Option<Presence>,
+    /// Where to say what comes before the answer; hyper has no such place in HTTP/2.
+    pub interim: Option<Interim>,
     /// Set if the head could be read in more than one way; it must not be answered with anything but 400.
     pub ambiguity: Option<Ambiguity>,
 }
@@ -306,14 +309,15 @@ impl Connection {
         let (exit, ends_by_closing) = (Exit::default(), AtomicBool::new(false));
         let (followed, told) = (Arc::clone(&verdict), Arc::clone(&answers));
         let wire = Wire::new(stream, followed, told, self.limits.write_idle, self.stop.clone());
-        let presence = wire.presence();
+        let (presence, interim) = (wire.presence(), wire.interim());
         let service = service_fn(|request: Request<Incoming>| {
             let answering = answers.begin();
             presence.ends_with_caller(false);
+            interim.disturbed();
             ends_by_closing.store(request.version() == Version::HTTP_10, Ordering::Relaxed);
             let leaves = request.extensions().get::<OnUpgrade>().is_some();
-            let ambiguity = verdict.on(answering.number());
-            let peer = Peer { address, transport, presence: Some(presence.clone()), ambiguity };
+            let (presence, interim) = (Some(presence.clone()), Some(interim.clone()));
+            let peer = Peer { address, transport, presence, interim, ambiguity: verdict.on(answering.number()) };
             let (answer, exit) = (service(request, peer), &exit);
             async move {
                 let mut answer = answer.await;
@@ -353,7 +357,7 @@ impl Connection {
         let connection = http2::Connection { limits: self.limits, stop: self.stop, tasks: self.tasks, cut: self.cut };
         connection
             .serve(wire, move |request| {
-                let peer = Peer { address, transport, presence: None, ambiguity: None };
+                let peer = Peer { address, transport, presence: None, interim: None, ambiguity: None };
                 service(request, peer)
             })
             .await

@@ -14,6 +14,7 @@ pub mod framing;
 pub mod handshake;
 pub mod health;
 mod http2;
+mod interim;
 pub mod listener;
 pub mod lookup;
 pub mod moment;

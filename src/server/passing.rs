@@ -7,9 +7,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::server::body::{BodyError, BoxError, check_trailers};
+
+/// How long a body waits for `100 Continue`, as curl's does.
+const CONTINUE_WAIT: Duration = Duration::from_secs(1);
 
 /// The body ends here, and what came of it must not be taken for the whole.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +52,8 @@ pub struct Passing<B> {
     limit: u64,
     idle: Duration,
     stall: Option<Pin<Box<Sleep>>>,
+    /// Ends when the body may be asked for.
+    gate: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     complaint: Complaint,
 }
 
@@ -76,8 +82,17 @@ where
             limit,
             idle,
             stall: None,
+            gate: None,
             complaint,
         })
+    }
+
+    /// Not one byte is asked for before the upstream has `continued`, or has had its time to: some never say so.
+    pub fn once(mut self, continued: CancellationToken) -> Self {
+        self.gate = Some(Box::pin(async move {
+            timeout(CONTINUE_WAIT, continued.cancelled_owned()).await.unwrap_or_default();
+        }));
+        self
     }
 
     /// Where to ask what was wrong, once the body is on its way.
@@ -133,6 +148,10 @@ where
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Stopped>>> {
         let this = &mut *self;
+        if let Some(gate) = &mut this.gate {
+            ready!(gate.as_mut().poll(context));
+            this.gate = None;
+        }
         if this.held.is_some() {
             return this.poll_held(context);
         }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{HOST, MAX_FORWARDS, TE, TRAILER, UPGRADE, VIA};
+use http::header::{EXPECT, HOST, MAX_FORWARDS, TE, TRAILER, UPGRADE, VIA};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper::body::Incoming;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::config::{Effect, KeyMode, OnLargeBody, Route, upstream_target};
 use crate::engine::Engine;
@@ -24,13 +25,14 @@ use crate::retry::deadline;
 use crate::server::body::{BodyError, BodyLimits, BoxError, Reading, ResponseBody, read_body, read_or_leave};
 use crate::server::caller::CallerRule;
 use crate::server::door::{Door, Instance, find_route};
+use crate::server::interim::Interim;
 use crate::server::listener::Peer;
 use crate::server::lookup::{self, KeyQuestion, NoQuestion, Question};
 use crate::server::passing::Passing;
 use crate::server::presence::Presence;
 use crate::server::{pages, respond};
 use crate::upstream::{
-    Hop, SendBody, asked_protocols, drop_ours, forwarded, remove_hop_by_hop, set_upgrade, takes_trailers,
+    Hop, OnInterim, SendBody, asked_protocols, drop_ours, forwarded, remove_hop_by_hop, set_upgrade, takes_trailers,
 };
 
 /// Paths under which the gateway speaks for itself.
@@ -50,6 +52,8 @@ pub struct Proxy {
 struct Caller {
     scope: Scope,
     presence: Option<Presence>,
+    /// Where he hears what comes before an answer.
+    interim: Option<Interim>,
 }
 
 impl Proxy {
@@ -86,7 +90,8 @@ impl Proxy {
         };
         self.prepare(&mut head, &peer);
         self.engine.count(&route);
-        let caller = Caller { scope, presence: peer.presence };
+        let interim = peer.interim.filter(|_| head.version == Version::HTTP_11);
+        let caller = Caller { scope, presence: peer.presence, interim };
         match (route.effect_for(&head.method), route.key.mode) {
             (Effect::Read, _) => Box::pin(self.pass(route, head, body, caller, None)).await,
             (Effect::Write, KeyMode::Off) => Box::pin(self.pass(route, head, body, caller, Some(Unguarded::Off))).await,
@@ -169,10 +174,12 @@ impl Proxy {
             Err(error) => return refuse_body(error),
         };
         let complaint = body.complaint();
+        let (body, interim) = expecting(&mut head, body, caller.interim);
         let passage = Passage {
             target: upstream_target(&route, &target(&head)),
             deadline: run_deadline(&route, &head.headers),
             body: SendBody::streaming(body),
+            interim,
             key: passing_key(&route, &caller.scope, &mut head.headers),
             method: head.method.clone(),
             headers: head.headers,
@@ -193,6 +200,8 @@ impl Proxy {
         body: Incoming,
         caller: Caller,
     ) -> Response<ResponseBody> {
+        // It is we who read the body, and hyper says so.
+        head.headers.remove(EXPECT);
         let idle = self.engine.shared().config.server.body_idle_timeout;
         let limits = BodyLimits { size: route.max_body, idle, buffers: self.engine.shared().buffers.clone() };
         let buffered = match read_or_leave(body, &limits).await {
@@ -218,6 +227,30 @@ impl Proxy {
         };
         respond::answer(self.engine.guarded(call).await, &method)
     }
+}
+
+/// What the upstream says before its answer goes to the caller. `100 Continue` is hyper's to say, when the body is asked
+/// for: if the caller waits for that, the body waits for the upstream's.
+fn expecting<B>(head: &mut Parts, body: Passing<B>, interim: Option<Interim>) -> (Passing<B>, Option<OnInterim>)
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    let Some(interim) = interim else {
+        head.headers.remove(EXPECT);
+        return (body, None);
+    };
+    let continued = head.headers.contains_key(EXPECT).then(CancellationToken::new);
+    let body = match continued.clone() {
+        Some(continued) => body.once(continued),
+        None => body,
+    };
+    let hear = move |status, headers: &HeaderMap| match (status, &continued) {
+        (StatusCode::CONTINUE, Some(continued)) => continued.cancel(),
+        (StatusCode::CONTINUE, None) => {}
+        _ => interim.say(status, headers),
+    };
+    (body, Some(OnInterim::new(hear)))
 }
 
 /// Path and query byte for byte. A full URL may leave its path out.

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::server::answers::Answers;
 use crate::server::bare;
 use crate::server::framing::{Framing, Malformed, Verdict};
+use crate::server::interim::Interim;
 use crate::server::presence::{Lookout, Presence};
 
 /// How long a client may go on sending after our last byte. A socket that is closed with unread bytes is reset, and the
@@ -33,6 +34,7 @@ pub struct Wire<S> {
     told: u64,
     /// What goes out in place of a refusal of hyper's own, which is the last that hyper writes.
     refusal: Bytes,
+    interim: Interim,
     lookout: Lookout,
     /// How long the client may leave its receive buffer full.
     write_idle: Duration,
@@ -62,6 +64,7 @@ impl<S> Wire<S> {
             answers: Some(answers),
             told: 0,
             refusal: Bytes::new(),
+            interim: Interim::default(),
             lookout: Lookout::default(),
             write_idle,
             stall: None,
@@ -73,6 +76,11 @@ impl<S> Wire<S> {
     /// Where to say whether the connection is to end with its client.
     pub fn presence(&self) -> Presence {
         self.lookout.presence()
+    }
+
+    /// Where to say what comes before an answer.
+    pub fn interim(&self) -> Interim {
+        self.interim.clone()
     }
 
     /// The stream as it is below HTTP, with what was read of it ahead.
@@ -162,8 +170,25 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
     }
 }
 
+impl<S: AsyncWrite + Unpin> Wire<S> {
+    /// Writes what was said before an answer, of which not one byte may go first.
+    fn poll_interim(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let interim = self.interim.clone();
+        let Some(mut waiting) = interim.waiting() else { return Poll::Ready(Ok(())) };
+        while !waiting.is_empty() {
+            let written = Pin::new(&mut self.stream).poll_write(context, &waiting);
+            let written = ready!(self.written(context, written))?;
+            waiting.advance(written);
+        }
+        interim.written();
+        Poll::Ready(Ok(()))
+    }
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.interim.disturbed();
+        ready!(self.poll_interim(context))?;
         if self.explains(bytes) {
             return Poll::Ready(Ok(bytes.len()));
         }
@@ -176,6 +201,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.interim.disturbed();
+        ready!(self.poll_interim(context))?;
         if let [only] = slices
             && self.explains(only)
         {
@@ -196,10 +223,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
             let written = ready!(wire.bounded(context, written))?;
             wire.refusal.advance(written);
         }
+        ready!(self.poll_interim(context))?;
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         ready!(self.bounded(context, flushed))?;
         self.flushed();
         let wire = &mut *self;
+        wire.interim.settled();
         Poll::Ready(wire.lookout.look(&mut wire.stream, context))
     }
 
@@ -217,6 +246,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
 
 #[cfg(test)]
 mod tests {
+    use http::{HeaderMap, StatusCode};
     use std::future::poll_fn;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter, DuplexStream, duplex};
 
@@ -241,6 +271,26 @@ mod tests {
         let mut read = [0; 64];
         assert_eq!(wire.read(&mut read).await.unwrap(), 18);
         assert_eq!(verdict.on(1), Some(Ambiguity::Fragment));
+    }
+
+    #[tokio::test]
+    async fn what_is_said_before_an_answer_stands_between_two_and_in_none() {
+        let (mut wire, mut client, _verdict, _stop) = wire();
+        let interim = wire.interim();
+        let say = || interim.say(StatusCode::PROCESSING, &HeaderMap::new());
+        say();
+        assert_eq!(wire.write(&[b'a'; 100]).await.unwrap(), 64);
+        say();
+        let mut read = [0; 64];
+        client.read_exact(&mut read).await.unwrap();
+        wire.write_all(&[b'a'; 3]).await.unwrap();
+        wire.flush().await.unwrap();
+        say();
+        wire.write_all(b"b").await.unwrap();
+        wire.flush().await.unwrap();
+        let mut read = [0; 31];
+        client.read_exact(&mut read).await.unwrap();
+        assert_eq!(&read, b"aaaHTTP/1.1 102 Processing\r\n\r\nb");
     }
 
     #[tokio::test(start_paused = true)]

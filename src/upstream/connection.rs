@@ -17,6 +17,7 @@ use super::ConnectError;
 use super::address::Address;
 use super::content::SendBody;
 use super::http2::Slot;
+use super::interim::OnInterim;
 use super::pool::Pool;
 use super::received::ReceivedBody;
 use super::switched::Switched;
@@ -87,6 +88,7 @@ pub enum Reply {
 pub struct Connection {
     carrier: Carrier,
     idle_timeout: Duration,
+    interim: Option<OnInterim>,
 }
 
 /// What the request goes on.
@@ -99,11 +101,16 @@ enum Carrier {
 
 impl Connection {
     pub(super) fn new(line: Box<Line>, pool: Arc<Pool>, reused: bool, idle_timeout: Duration) -> Self {
-        Self { carrier: Carrier::Line { line, pool, reused }, idle_timeout }
+        Self { carrier: Carrier::Line { line, pool, reused }, idle_timeout, interim: None }
     }
 
     pub(super) fn shared(slot: Slot, idle_timeout: Duration) -> Self {
-        Self { carrier: Carrier::Slot(slot), idle_timeout }
+        Self { carrier: Carrier::Slot(slot), idle_timeout, interim: None }
+    }
+
+    /// Lets `interim` hear of the informational answers to the request; without it they are skipped.
+    pub fn telling(self, interim: Option<OnInterim>) -> Self {
+        Self { interim, ..self }
     }
 
     /// Whether it carried a request before.
@@ -117,8 +124,8 @@ impl Connection {
     /// Sends `request` once and waits for the head of the answer, without a limit of its own.
     ///
     /// The target must be in origin form and `Host` present; how the body is framed is decided here, whatever
-    /// `Content-Length` and `Transfer-Encoding` say. Informational answers are skipped, and a 101 is an answer like any
-    /// other: whoever asks for another protocol uses [`switch`](Self::switch).
+    /// `Content-Length` and `Transfer-Encoding` say. A 101 is an answer like any other: whoever asks for another protocol
+    /// uses [`switch`](Self::switch).
     ///
     /// On success the connection lives on in the body; on an error it is closed. Dropping the future closes it too, and
     /// then the caller must assume that the request was sent. In HTTP/2 all this is said of the stream.
@@ -131,11 +138,14 @@ impl Connection {
         match self.carrier {
             Carrier::Line { mut line, pool, .. } => {
                 name_hop_by_hop(request.headers_mut());
+                if let Some(interim) = self.interim {
+                    interim.attach(&mut request);
+                }
                 let (response, _ended) = line.send(request).await?;
                 Ok(receive(response, line, pool, idle_timeout))
             }
             Carrier::Slot(slot) => {
-                let response = slot.send(request).await?;
+                let response = slot.send(request, self.interim).await?;
                 Ok(response.map(|body| ReceivedBody::of_stream(body, idle_timeout)))
             }
         }

@@ -109,9 +109,9 @@ pub fn is_ours(name: &HeaderName) -> bool {
     name.as_str().starts_with("oncegate-") || name.as_str() == "idempotent-replayed"
 }
 
-/// Removes inbound copies of our own lines, and `Expect`, which was addressed to us and is answered by now.
+/// Removes inbound copies of our own lines.
 pub fn drop_ours(headers: &mut HeaderMap) {
-    remove_where(headers, |name| is_ours(name) || name.as_str() == "expect");
+    remove_where(headers, is_ours);
 }
 
 /// From whom and how a request came to us.

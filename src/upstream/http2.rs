@@ -22,6 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::address::Address;
 use super::connection::{HttpError, MAX_HEAD, SendError};
 use super::content::SendBody;
+use super::interim::OnInterim;
 use super::upload::Upload;
 use super::wire::{Io, Wire, Written};
 use super::{CAREFUL_IDLE, ConnectError, Endpoint};
@@ -223,14 +224,18 @@ impl Slot {
     }
 
     /// As [`Connection::send`](super::Connection::send), except that only the stream ends with an error.
-    pub(super) async fn send(self, request: Request<SendBody>) -> Result<Response<StreamBody>, SendError> {
+    pub(super) async fn send(
+        self,
+        request: Request<SendBody>,
+        interim: Option<OnInterim>,
+    ) -> Result<Response<StreamBody>, SendError> {
         let (head, body) = self.in_http2(request);
         let before = self.line.written.bytes();
         let mut sender = self.line.sender.clone();
         let (answer, stream) = sender.send_request(head, body.is_none()).map_err(not_sent)?;
         let upload = body.map(|body| Upload::new(stream, body));
         let waiting = Waiting { line: Arc::clone(&self.line), since: Instant::now() };
-        let answered = exchange(answer, upload).await;
+        let answered = exchange(answer, upload, interim).await;
         self.line.hear();
         drop(waiting);
         match answered {
@@ -307,8 +312,14 @@ impl Drop for Waiting {
 async fn exchange(
     mut answer: ResponseFuture,
     mut upload: Option<Upload>,
+    interim: Option<OnInterim>,
 ) -> Result<(Response<RecvStream>, Option<Upload>), h2::Error> {
     let response = std::future::poll_fn(|cx| {
+        if let Some(interim) = &interim {
+            while let Poll::Ready(Some(Ok(told))) = answer.poll_informational(cx) {
+                interim.hear(told.status(), told.headers());
+            }
+        }
         if upload.as_mut().is_some_and(|upload| Pin::new(upload).poll(cx).is_ready()) {
             upload = None;
         }

@@ -13,6 +13,7 @@ mod connector;
 mod content;
 mod headers;
 mod http2;
+mod interim;
 mod name;
 mod pool;
 mod received;
@@ -38,6 +39,7 @@ pub use headers::{
     kept_for_replay, may_be_trailer, remove_hop_by_hop, set_upgrade, switches_as_asked, takes_trailers, tells_the_way,
     trailer_name, via,
 };
+pub use interim::OnInterim;
 pub use name::NameError;
 pub use received::{BodyError, ReceivedBody};
 pub use switched::Switched;

@@ -40,6 +40,7 @@ fn passage(gateway: &Gateway, body: SendBody) -> Passage {
         target: "/v1/files/1".to_owned(),
         headers: HeaderMap::new(),
         body,
+        interim: None,
         key: None,
         unguarded: None,
         deadline: Instant::now() + secs(60),

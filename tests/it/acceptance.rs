@@ -28,6 +28,7 @@ mod failures;
 mod grpc;
 mod hostile;
 mod http2;
+mod interim;
 mod joining;
 mod keys;
 mod large;

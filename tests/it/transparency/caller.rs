@@ -1,5 +1,6 @@
 //! A caller that says a request in one of the protocols and shows what came back.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 
@@ -64,15 +65,20 @@ pub async fn call_http2(exchange: &Exchange, address: SocketAddr, host: &str) ->
         request.headers_mut().insert("content-length", length.into());
     }
     let is_all = exchange.framing == Framing::None;
-    let (answer, mut stream) = client.ready().await?.send_request(request, is_all)?;
+    let (mut answer, mut stream) = client.ready().await?.send_request(request, is_all)?;
     if !is_all {
         stream.send_data(Bytes::from(exchange.body.clone()), exchange.trailers.is_empty())?;
         if !exchange.trailers.is_empty() {
             stream.send_trailers(to_map(&exchange.trailers))?;
         }
     }
+    let mut interim = Vec::new();
+    while let Some(told) = poll_fn(|context| answer.poll_informational(context)).await.transpose()? {
+        interim.push((told.status().as_str().to_owned(), of_map(told.headers())));
+    }
     let (head, body) = answer.await?.into_parts();
-    let mut message = Message::new(head.status.as_u16().to_string(), "2", of_map(&head.headers));
+    let message = Message::new(head.status.as_u16().to_string(), "2", of_map(&head.headers));
+    let mut message = Message { interim, ..message };
     receive(body, &mut message).await?;
     Ok(message)
 }

@@ -99,9 +99,6 @@ pub const IN_REQUESTS: &[Difference] = &[
             message.trailers.clear();
         }
     }),
-    difference("`Expect` is answered by the gateway.", |message, _| {
-        message.lines.remove("expect");
-    }),
     difference("The cookies of a caller of HTTP/2 are one line.", |message, way| {
         if way.lane.caller == Protocol::Http2
             && let Some(cookies) = message.lines.get_mut("cookie")
@@ -246,9 +243,14 @@ pub const IN_ANSWERS: &[Difference] = &[
             }
         },
     ),
-    difference("Informational answers (102, 103 and the like) are not passed on.", |message, _| {
-        message.interim.clear()
-    }),
+    difference(
+        "Informational answers (102, 103 and the like) are passed on where nothing is guarded, to callers of HTTP/1.1.",
+        |message, way| {
+            if way.lane.guarded || way.lane.caller == Protocol::Http2 || way.exchange.version == "1.0" {
+                message.interim.clear();
+            }
+        },
+    ),
 ];
 
 /// What is another one each time, or says nothing of the exchange.

@@ -111,10 +111,7 @@ impl Exchange {
 
     /// Whether it can be told in HTTP/2 from its beginning to its end.
     pub fn fits_http2(&self) -> bool {
-        self.version == "1.1"
-            && !self.expects
-            && self.reply.interim.is_empty()
-            && !self.target.contains(['{', '|', '^'])
+        self.version == "1.1" && !self.expects && !self.target.contains(['{', '|', '^'])
     }
 
     pub fn is_write(&self) -> bool {

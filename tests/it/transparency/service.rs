@@ -146,6 +146,12 @@ async fn serve_stream(
     }
     let is_open = matches!(reply.framing, Framing::Open | Framing::UntilClose);
     let is_all = !reply.can_have_body || (reply.body.is_empty() && !is_open);
+    for (status, fields) in &reply.interim {
+        let mut interim = Response::new(());
+        *interim.status_mut() = (*status).try_into().unwrap();
+        *interim.headers_mut() = to_map(fields);
+        respond.send_informational(interim)?;
+    }
     let mut stream = respond.send_response(response, is_all)?;
     if !is_all {
         let body = Bytes::from(reply.body.clone());
