@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response};
-use hyper::body::Incoming;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -23,6 +22,7 @@ use crate::server::admin::AdminState;
 use crate::server::body::ResponseBody;
 use crate::server::health::{Health, Readiness, store_health};
 use crate::server::listener::{Limits, Listener, Peer};
+use crate::server::request_body::RequestBody;
 use crate::store::Store;
 use crate::worker::{advice, certificates, rules, space, sweep};
 
@@ -185,7 +185,7 @@ fn serve<S, F>(
     service: S,
 ) -> Result<impl Future<Output = ()> + Send + use<S, F>, AppError>
 where
-    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Sync + 'static,
+    S: Fn(Request<RequestBody>, Peer) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<ResponseBody>> + Send + 'static,
 {
     let places = Arc::new(Semaphore::new(PLACES));

@@ -4,7 +4,6 @@ use std::io;
 use std::sync::Arc;
 
 use http::{Request, Response};
-use hyper::body::Incoming;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -15,6 +14,7 @@ use crate::engine::answer::Marks;
 use crate::engine::problem::{Code, Problem};
 use crate::server::body::ResponseBody;
 use crate::server::listener::{Peer, Transport};
+use crate::server::request_body::RequestBody;
 use crate::server::respond;
 
 /// First byte of a TLS connection: a handshake record (RFC 8446, section 5.1). No HTTP request begins with it.
@@ -55,7 +55,7 @@ pub(super) async fn greet(stream: TcpStream, certificates: &Certificates) -> Res
 }
 
 /// What a client is told that speaks plain HTTP where TLS is spoken.
-pub(super) async fn spoke_plainly(_: Request<Incoming>, _: Peer) -> Response<ResponseBody> {
+pub(super) async fn spoke_plainly(_: Request<RequestBody>, _: Peer) -> Response<ResponseBody> {
     let detail = "This port speaks TLS: the URL begins with https://.";
     respond::problem(Problem::new(Code::InvalidRequest, detail), &Marks::default())
 }

@@ -32,6 +32,7 @@ use crate::idleness::Idleness;
 use crate::server::body::{BoxError, ResponseBody};
 use crate::server::door::MAX_FIELDS;
 use crate::server::listener::Limits;
+use crate::server::request_body::{Leftovers, RequestBody};
 
 /// How a client begins that knows that we speak HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -82,14 +83,15 @@ impl Connection {
     pub(super) async fn serve<IO, S, F>(self, wire: IO, service: S) -> hyper::Result<()>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
-        S: Fn(Request<Incoming>) -> F,
+        S: Fn(Request<RequestBody>) -> F,
         F: Future<Output = Response<ResponseBody>> + Send + 'static,
     {
         let idleness = Idleness::new();
+        let leftovers = Leftovers { tasks: self.tasks.clone(), stop: self.stop.clone() };
         let service = service_fn(move |mut request: Request<Incoming>| {
             name_host(request.uri().authority().cloned(), request.headers_mut());
             join_cookies(request.headers_mut());
-            let answer = service(request);
+            let answer = service(request.map(|body| RequestBody::of_http2(body, leftovers.clone())));
             async move { Ok::<_, Infallible>(answer.await.map(Paced::new)) }
         });
         let connection = self.http(&idleness).serve_connection(TokioIo::new(wire), service);

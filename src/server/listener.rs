@@ -34,6 +34,7 @@ use crate::server::handshake::{Certificates, Greeted, greet, spoke_plainly};
 use crate::server::http2::{self, is_prior_knowledge};
 use crate::server::interim::Interim;
 use crate::server::presence::Presence;
+use crate::server::request_body::RequestBody;
 use crate::server::tunnel::Exit;
 use crate::server::wire::Wire;
 
@@ -153,7 +154,7 @@ impl Listener {
     /// Serves until `stop`, then lets running requests finish within `drain` and cuts the rest.
     pub async fn serve<S, F>(self, service: S)
     where
-        S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Sync + 'static,
+        S: Fn(Request<RequestBody>, Peer) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Response<ResponseBody>> + Send + 'static,
     {
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
@@ -232,7 +233,7 @@ struct Connection {
 impl Connection {
     async fn run<S, F>(self, stream: TcpStream, certificates: Option<Certificates>, service: S)
     where
-        S: Fn(Request<Incoming>, Peer) -> F,
+        S: Fn(Request<RequestBody>, Peer) -> F,
         F: Future<Output = Response<ResponseBody>> + Send + 'static,
     {
         if let Err(error) = stream.set_nodelay(true) {
@@ -250,7 +251,7 @@ impl Connection {
 
     async fn plain<S, F>(self, stream: TcpStream, service: S) -> hyper::Result<()>
     where
-        S: Fn(Request<Incoming>, Peer) -> F,
+        S: Fn(Request<RequestBody>, Peer) -> F,
         F: Future<Output = Response<ResponseBody>> + Send + 'static,
     {
         let opening = timeout(self.limits.header_timeout, is_prior_knowledge(&stream));
@@ -264,7 +265,7 @@ impl Connection {
     /// Nobody waits for a handshake when the gateway stops.
     async fn secure<S, F>(self, stream: TcpStream, certificates: &Certificates, service: S) -> hyper::Result<()>
     where
-        S: Fn(Request<Incoming>, Peer) -> F,
+        S: Fn(Request<RequestBody>, Peer) -> F,
         F: Future<Output = Response<ResponseBody>> + Send + 'static,
     {
         let greeting = timeout(self.limits.header_timeout, greet(stream, certificates));
@@ -302,7 +303,7 @@ impl Connection {
     ) -> hyper::Result<()>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
-        S: Fn(Request<Incoming>, Peer) -> F,
+        S: Fn(Request<RequestBody>, Peer) -> F,
         F: Future<Output = Response<ResponseBody>>,
     {
         let (address, verdict, answers) = (self.address, Arc::new(Verdict::default()), Arc::new(Answers::default()));
@@ -318,7 +319,7 @@ impl Connection {
             let leaves = request.extensions().get::<OnUpgrade>().is_some();
             let (presence, interim) = (Some(presence.clone()), Some(interim.clone()));
             let peer = Peer { address, transport, presence, interim, ambiguity: verdict.on(answering.number()) };
-            let (answer, exit) = (service(request, peer), &exit);
+            let (answer, exit) = (service(request.map(RequestBody::of_http1), peer), &exit);
             async move {
                 let mut answer = answer.await;
                 if leaves {
@@ -349,7 +350,7 @@ impl Connection {
     async fn http2<IO, S, F>(self, stream: IO, transport: Transport, service: S) -> hyper::Result<()>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
-        S: Fn(Request<Incoming>, Peer) -> F,
+        S: Fn(Request<RequestBody>, Peer) -> F,
         F: Future<Output = Response<ResponseBody>> + Send + 'static,
     {
         let address = self.address;

@@ -22,6 +22,7 @@ pub mod pages;
 pub mod passing;
 mod presence;
 pub mod proxy;
+pub mod request_body;
 pub mod respond;
 #[cfg(test)]
 mod test_store;

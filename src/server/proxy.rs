@@ -8,7 +8,6 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
-use hyper::body::Incoming;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +29,7 @@ use crate::server::listener::Peer;
 use crate::server::lookup::{self, KeyQuestion, NoQuestion, Question};
 use crate::server::passing::Passing;
 use crate::server::presence::Presence;
+use crate::server::request_body::RequestBody;
 use crate::server::{pages, respond};
 use crate::upstream::{
     Hop, OnInterim, SendBody, asked_protocols, drop_ours, forwarded, remove_hop_by_hop, set_upgrade, takes_trailers,
@@ -66,7 +66,7 @@ impl Proxy {
     /// Answers one request. Reads stream through; writes are read whole before anything is claimed.
     ///
     /// The long ways are in boxes: the layers of the connection copy this future several times before it begins.
-    pub async fn handle(&self, request: Request<Incoming>, peer: Peer) -> Response<ResponseBody> {
+    pub async fn handle(&self, request: Request<RequestBody>, peer: Peer) -> Response<ResponseBody> {
         let (mut head, body) = request.into_parts();
         if let Err(problem) = self.door.check(&head, peer.ambiguity) {
             return refuse(problem);
@@ -105,7 +105,7 @@ impl Proxy {
     }
 
     /// A caller's looks at his own operations.
-    async fn speak(&self, head: Parts, body: Incoming, scope: &Scope) -> Response<ResponseBody> {
+    async fn speak(&self, head: Parts, body: RequestBody, scope: &Scope) -> Response<ResponseBody> {
         let path = head.uri.path();
         let view = match Question::read(&head.method, path, head.uri.query()) {
             None => return refuse(Problem::new(Code::NotFound, "The gateway has nothing at this address.")),
@@ -120,7 +120,7 @@ impl Proxy {
         }
     }
 
-    async fn look_up_key(&self, body: Incoming, scope: &Scope) -> Result<View, Problem> {
+    async fn look_up_key(&self, body: RequestBody, scope: &Scope) -> Result<View, Problem> {
         let idle = self.engine.shared().config.server.body_idle_timeout;
         let limits = BodyLimits { size: MAX_QUESTION, idle, buffers: self.engine.shared().buffers.clone() };
         let body = read_body(body, &limits).await?;
@@ -197,7 +197,7 @@ impl Proxy {
         &self,
         route: Arc<Route>,
         mut head: Parts,
-        body: Incoming,
+        body: RequestBody,
         caller: Caller,
     ) -> Response<ResponseBody> {
         // It is we who read the body, and hyper says so.

@@ -19,7 +19,7 @@ use crate::server::presence::{Lookout, Presence};
 
 /// How long a client may go on sending after our last byte. A socket that is closed with unread bytes is reset, and the
 /// reset would take the answer (a 413, say) out of the client's hands.
-const LINGER: Duration = Duration::from_secs(1);
+pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 /// A stream whose bytes are followed by a [`Framing`].
 pub struct Wire<S> {

@@ -59,14 +59,14 @@ impl Echo {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Response<ResponseBody> {
+    async fn answer(&self, request: Request<RequestBody>, peer: Peer) -> Response<ResponseBody> {
         let under_way = self.under_way.begin();
         let passed = self.pass(request, peer).await;
         drop(under_way);
         passed.unwrap_or_else(|problem| respond::problem(problem, &Marks::default()))
     }
 
-    async fn pass(&self, request: Request<Incoming>, peer: Peer) -> Result<Response<ResponseBody>, Problem> {
+    async fn pass(&self, request: Request<RequestBody>, peer: Peer) -> Result<Response<ResponseBody>, Problem> {
         let (head, body) = request.into_parts();
         self.door.check(&head, peer.ambiguity)?;
         let body = read_body(body, &self.body).await?;

@@ -8,6 +8,7 @@ use super::*;
 /// Longer than a busy machine is late.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+const CHUNK: &[u8] = &[b'x'; 64 << 10];
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -237,6 +238,29 @@ async fn a_client_that_resets_its_stream_gives_up_the_request() {
     drop(slow);
     while gateway.echo.under_way.busy() > 0 {
         tokio::task::yield_now().await;
+    }
+    assert_eq!(ask(&mut client, get("/1"), b"").await.0, 200);
+}
+
+/// What a client may send ahead is far less than this.
+#[tokio::test]
+async fn a_client_that_goes_on_sending_what_nobody_wants_is_heard_out_for_a_while() {
+    let gateway = Gateway::start();
+    let mut client = gateway.speak().await;
+    for chunks in [20, u32::MAX] {
+        let post = Request::builder().method("POST").uri("http://gw/").header("transfer", "late").body(()).unwrap();
+        let (answer, mut upload) = client.send_request(post, false).unwrap();
+        let mut end = Ok(());
+        for number in 1..=chunks {
+            upload.reserve_capacity(CHUNK.len());
+            let room = std::future::poll_fn(|context| upload.poll_capacity(context)).await;
+            end = room.unwrap_or(Err(Reason::NO_ERROR.into())).map(|_| ());
+            if end.is_err() || upload.send_data(Bytes::from_static(CHUNK), number == chunks).is_err() {
+                break;
+            }
+        }
+        assert_eq!(answer.await.unwrap().status(), 413, "{chunks}");
+        assert_eq!(end.is_ok(), chunks == 20, "{end:?}");
     }
     assert_eq!(ask(&mut client, get("/1"), b"").await.0, 200);
 }
