@@ -1,8 +1,10 @@
 //! Agents that speak HTTP/2, and those that abuse it.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use bytes::Bytes;
@@ -20,6 +22,7 @@ const GET: &[u8] = b"\x82\x84\x86\x41\x02gw";
 const MIB: u64 = 1 << 20;
 
 on! { [memory redis]
+    c12_a_stream_that_the_service_turned_away_is_opened_again
     a_call_over_http2_is_made_once_like_any_other
     s23_a_guarded_call_is_seen_through_when_its_client_resets_the_stream
 }
@@ -74,6 +77,54 @@ fn s23_a_guarded_call_is_seen_through_when_its_client_resets_the_stream(ground: 
     assert_eq!(gateway.wait_for("succeeded").attempts(), 1);
     assert!(gateway.post("/charges").key("k-1").json("{}").send().expect(201).is_replay());
     assert_eq!(upstream.effects(), 1);
+}
+
+fn c12_a_stream_that_the_service_turned_away_is_opened_again(ground: Ground) {
+    let refused: fn(u32) -> Vec<u8> = |stream| frame(3, 0, stream, &u32::from(Reason::REFUSED_STREAM).to_be_bytes());
+    let goodbye: fn(u32) -> Vec<u8> = |_| frame(7, 0, 0, &[0; 8]);
+    for (key, turns_away) in [("k-1", refused), ("k-2", goodbye)] {
+        let (url, calls) = turning_away(turns_away);
+        let gateway = Settings::towards(&url).top("upstreams.payments.protocol = 'h2'").start(&ground);
+
+        let answer = gateway.charge(key).send().expect(201);
+
+        assert_eq!((answer.is_replay(), answer.header("Oncegate-Attempts")), (false, Some("2")));
+        assert!(gateway.charge(key).send().expect(201).is_replay());
+        assert_eq!(calls.load(Ordering::Relaxed), 2, "one was turned away, one was taken");
+    }
+}
+
+/// A service that turns its first call away, and the number of all that it saw.
+fn turning_away(how: fn(u32) -> Vec<u8>) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (url, calls) = (format!("http://{}", listener.local_addr().unwrap()), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&calls);
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let calls = Arc::clone(&counted);
+            thread::spawn(move || drop(take_calls(stream, &calls, how)));
+        }
+    });
+    (url, calls)
+}
+
+fn take_calls(mut stream: TcpStream, calls: &AtomicUsize, turns_away: fn(u32) -> Vec<u8>) -> io::Result<()> {
+    let (mut preface, mut head) = ([0; 24], [0; 9]);
+    stream.read_exact(&mut preface)?;
+    stream.write_all(&frame(4, 0, 0, b""))?;
+    loop {
+        stream.read_exact(&mut head)?;
+        let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+        stream.read_exact(&mut payload)?;
+        let number = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        let answer = match (head[3], head[4] & 1) {
+            (1, _) if calls.fetch_add(1, Ordering::Relaxed) == 0 => turns_away(number),
+            (1, _) => frame(1, 5, number, b"\x08\x03201"),
+            (kind @ (4 | 6), 0) => frame(kind, 1, 0, if kind == 6 { &payload } else { b"" }),
+            _ => continue,
+        };
+        stream.write_all(&answer)?;
+    }
 }
 
 /// Runs `story` with a client of the gateway on a runtime of its own.

@@ -8,6 +8,7 @@ use crate::support::upstream::{Reply, ScriptedUpstream, Step};
 
 on! { [memory]
     a_service_gets_the_call_as_it_came_and_who_brought_it
+    s13_only_a_trusted_proxy_is_believed_about_the_way_here
     a_service_may_get_the_key_under_its_own_name_or_not_at_all
     a_clients_own_deadline_ends_the_retries
     a_hint_beyond_reach_goes_to_the_client_at_once
@@ -22,6 +23,7 @@ fn a_service_gets_the_call_as_it_came_and_who_brought_it(ground: Ground) {
     let call = gateway.post("/charges/a%20b//c?x=1&x=%2f&y").key("k-1").header("X-Own", "1");
     let call = call.header("Oncegate-Attempt", "7").header("Oncegate-Operation", "op_forged");
     let call = call.header("X-Forwarded-For", "10.9.8.7").header("Connection", "x-hop").header("X-Hop", "1");
+    let call = call.header("TE", "gzip, trailers;q=1").header("TE", "Trailers");
     call.header("X-Request-Timeout-Ms", "5000").json(BODY).send().expect(201);
 
     let seen = upstream.only();
@@ -29,12 +31,44 @@ fn a_service_gets_the_call_as_it_came_and_who_brought_it(ground: Ground) {
     assert_eq!((seen.body.as_slice(), seen.header("X-Own")), (BODY, Some("1")));
     assert_eq!((seen.key(), seen.header("Oncegate-Attempt")), (Some("k-1"), Some("1")));
     assert_eq!((seen.header("Oncegate-Operation"), seen.header("X-Hop")), (None, None));
+    assert_eq!((seen.header("TE"), seen.header("Connection")), (Some("trailers"), Some("te")));
     assert_eq!(seen.header("Host"), Some(upstream.address().to_string().as_str()));
     assert_eq!(seen.header("X-Forwarded-For"), Some("127.0.0.1"));
     assert_eq!(seen.header("X-Forwarded-Host"), Some(gateway.address().to_string().as_str()));
     assert!(seen.header("Via").is_some_and(|via| via.starts_with("1.1 oncegate")), "{seen:?}");
     let left: u64 = seen.header("X-Request-Timeout-Ms").unwrap().parse().unwrap();
     assert!((1..=5000).contains(&left), "{left}");
+}
+
+fn s13_only_a_trusted_proxy_is_believed_about_the_way_here(ground: Ground) {
+    for trusted in [false, true] {
+        let upstream = ScriptedUpstream::start();
+        let proxies = if trusted { "127.0.0.0/8" } else { "10.0.0.0/8" };
+        let gateway = Settings::of(&upstream).top(&format!("server.trusted_proxies = ['{proxies}']")).start(&ground);
+
+        let call = gateway.charge("k-1").header("X-Forwarded-For", "10.9.8.7").header("X-Forwarded-For", "10.1.1.1");
+        let call = call.header("X-Forwarded-Proto", "https").header("X-Forwarded-Host", "shop.test");
+        let call = call.header("Forwarded", "for=10.9.8.7").header("X-Real-IP", "10.9.8.7").header("Via", "1.0 fred");
+        call.header("Oncegate-Attempt", "9").header("Idempotent-Replayed", "true").send().expect(201);
+
+        let (seen, address) = (upstream.only(), gateway.address().to_string());
+        let way = ["X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "Forwarded", "X-Real-IP"];
+        let told = way.map(|name| seen.header(name));
+        let expected = match trusted {
+            false => [Some("127.0.0.1"), Some("http"), Some(address.as_str()), None, None],
+            true => [
+                Some("10.9.8.7, 10.1.1.1, 127.0.0.1"),
+                Some("https"),
+                Some("shop.test"),
+                Some("for=10.9.8.7"),
+                Some("10.9.8.7"),
+            ],
+        };
+        assert_eq!(told, expected, "trusted: {trusted}");
+        let via: Vec<_> = seen.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("Via")).collect();
+        assert!(via.len() == 2 && via[0].1 == "1.0 fred" && via[1].1.starts_with("1.1 oncegate-"), "{via:?}");
+        assert_eq!((seen.header("Oncegate-Attempt"), seen.header("Idempotent-Replayed")), (Some("1"), None));
+    }
 }
 
 fn a_service_may_get_the_key_under_its_own_name_or_not_at_all(ground: Ground) {
