@@ -22,6 +22,9 @@ mod simulation;
 #[path = "../it/support/mod.rs"]
 mod support;
 mod transitions;
+#[allow(dead_code, reason = "what only the other suites need")]
+#[path = "../it/transparency/mod.rs"]
+mod transparency;
 
 use std::time::{Duration, Instant};
 
@@ -40,6 +43,11 @@ fn soak(round: impl Fn(u64)) {
 #[test]
 fn no_order_of_steps_breaks_what_always_holds() {
     soak(transitions::walk);
+}
+
+#[test]
+fn no_exchange_shows_a_difference_that_is_not_listed() {
+    soak(|seed| drop(transparency::play(seed)));
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub const IN_REQUESTS: &[Difference] = &[
     }),
     difference(
         "What speaks of one connection ends there: `Connection` and what it names, `Keep-Alive`, `Proxy-Connection`, \
-         `Proxy-Authorization`, `Upgrade`, `TE`; `TE: trailers` is said anew.",
+         `Proxy-Authorization`, `TE`; `TE: trailers` is said anew, and `Upgrade` where a connection may leave HTTP.",
         |message, way| {
             drop_hop_by_hop(&mut message.lines);
             if way.exchange.wants_trailers() {
@@ -251,6 +251,24 @@ pub const IN_ANSWERS: &[Difference] = &[
             }
         },
     ),
+];
+
+/// In an answer that is made again from a receipt, beside those.
+pub const IN_REPLAYS: &[Difference] = &[
+    difference("`Idempotent-Replayed: true` comes.", |message, _| set(message, "idempotent-replayed", "true")),
+    difference(
+        "What was for one client or one moment is gone: `Set-Cookie`, authentication challenges, `Clear-Site-Data`, `Age`, \
+         `Alt-Svc`, `Retry-After`, rate limits, `Server-Timing`.",
+        |message, _| {
+            for name in ["set-cookie", "www-authenticate", "age", "alt-svc", "server-timing"] {
+                message.lines.remove(name);
+            }
+        },
+    ),
+    difference("`Date` and `Via` are the gateway's own.", |message, _| {
+        set(message, "date", "*");
+        set(message, "via", "1.1 oncegate");
+    }),
 ];
 
 /// What is another one each time, or says nothing of the exchange.

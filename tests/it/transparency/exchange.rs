@@ -6,6 +6,8 @@ use rand::seq::IndexedRandom;
 
 use super::message::Framing;
 
+const KEY: &str = "Idempotency-Key";
+
 pub type Fields = Vec<(String, Vec<u8>)>;
 
 /// A request, and what the service says to it.
@@ -100,6 +102,9 @@ impl Exchange {
         if !chance.one_in(4) {
             announce(&mut lines, &trailers);
         }
+        if number.is_multiple_of(2) {
+            lines.push((KEY.to_owned(), format!("exchange-{number}").into_bytes()));
+        }
         if chance.one_in(2) {
             lines.push(("TE".to_owned(), b"trailers".to_vec()));
             lines.push(("Connection".to_owned(), b"TE".to_vec()));
@@ -112,6 +117,11 @@ impl Exchange {
     /// Whether it can be told in HTTP/2 from its beginning to its end.
     pub fn fits_http2(&self) -> bool {
         self.version == "1.1" && !self.expects && !self.target.contains(['{', '|', '^'])
+    }
+
+    /// Whether it may be asked for again.
+    pub fn has_key(&self) -> bool {
+        self.lines.iter().any(|(name, _)| name == KEY)
     }
 
     pub fn is_write(&self) -> bool {
