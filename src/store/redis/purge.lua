@@ -1,9 +1,12 @@
 -- Takes operations out of the indexes of their bucket whose records are gone. Replies how many.
--- KEYS: schedule, creation index, then the record of each id.
+-- KEYS: schedule, creation index, then the record, receipt, request and events of each id.
 -- ARGV: the ids.
 local gone = 0
 for i, id in ipairs(ARGV) do
-  if redis.call('EXISTS', KEYS[i + 2]) == 0 then
+  local record = 4 * i - 1
+  if redis.call('EXISTS', KEYS[record]) == 0 then
+    -- A server may keep what ran out until somebody looks at it.
+    redis.call('EXISTS', KEYS[record + 1], KEYS[record + 2], KEYS[record + 3])
     redis.call('ZREM', KEYS[1], id)
     redis.call('ZREM', KEYS[2], id)
     gone = gone + 1

@@ -145,12 +145,15 @@ impl RedisStore {
         let Some(first) = ids.first() else {
             return Ok(0);
         };
-        let mut call = PURGE.call(ids.len() + 2, ids.len() * 128);
+        let mut call = PURGE.call(4 * ids.len() + 2, ids.len() * 320);
         for index in [Index::Schedule, Index::Creation] {
             call = call.with(self.keys.index(first.bucket(), index));
         }
         for id in ids {
-            call = call.with(self.keys.of(*id).part(Part::Record));
+            let mut keys = self.keys.of(*id);
+            for part in [Part::Record, Part::Receipt, Part::Request, Part::Events] {
+                call = call.with(keys.part(part));
+            }
         }
         for id in ids {
             call = call.with(self.keys.of(*id).member());
