@@ -25,7 +25,7 @@ use super::wire::{Io, Wire, Written};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
-/// Bytes of an answer's head that we are willing to read; its fields are limited to 100 by the parser.
+/// Bytes of an answer's head, or of its trailers, that we are willing to read; its fields are limited to 100 by the parser.
 pub(super) const MAX_HEAD: usize = 64 * 1024;
 
 /// What went wrong, mostly in the words of the library that speaks the protocol.
@@ -254,6 +254,7 @@ impl Line {
         let Wire { io, written, address, http2: _ } = wire;
         let (sender, driver) = http1::Builder::new()
             .max_buf_size(MAX_HEAD)
+            .max_header_size(MAX_HEAD)
             .handshake(TokioIo::new(io))
             .await
             .map_err(ConnectError::Http)?;

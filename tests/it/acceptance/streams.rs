@@ -4,6 +4,9 @@ use std::io::{Read, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use http::Request;
+
+use crate::acceptance::http2::with_client;
 use crate::support::eventually;
 use crate::support::gateway::{Gateway, Settings};
 use crate::support::ground::Ground;
@@ -25,6 +28,7 @@ on! { [memory]
     a_caller_that_reads_nothing_holds_no_receipt_up
     a_break_is_no_end_to_a_caller_that_knows_no_chunks
     a_repeat_in_the_middle_of_a_stream_is_told_to_wait_and_then_has_it_all
+    trailers_may_be_as_long_as_a_head
 }
 
 on! { [memory file redis]
@@ -347,4 +351,44 @@ fn a_repeat_in_the_middle_of_a_stream_is_told_to_wait_and_then_has_it_all(ground
     assert_eq!((first.body.as_slice(), first.is_replay()), (b"data: 1\n\ndata: 2\n\n".as_slice(), false));
     let replayed = eventually("the receipt", || Some(call.send()).filter(|answer| answer.status == 200));
     assert!(replayed.is_replay() && replayed.body == first.body);
+}
+
+/// How often a service answers, and then closes the connection.
+fn answering(times: usize, answer: String) -> String {
+    let service = RawService::start();
+    let url = service.url();
+    thread::spawn(move || {
+        for _ in 0..times {
+            let (mut upstream, _head) = service.takes();
+            upstream.says(&answer);
+            upstream.ends();
+        }
+    });
+    url
+}
+
+fn trailers_may_be_as_long_as_a_head(ground: Ground) {
+    let names = "x-0, x-1, x-2, x-3, x-4";
+    let lines: String = names.split(", ").map(|name| format!("{name}: {}\r\n", "7".repeat(4000))).collect();
+    let head =
+        format!("HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nTrailer: {names}\r\n\r\n");
+    for mode in ["off", "stamp"] {
+        let url = answering(3, format!("{head}2\r\nok\r\n0\r\n{lines}\r\n"));
+        let gateway = Settings::towards(&url).route(&format!("key.mode = '{mode}'")).start(&ground);
+        for (version, takes_them) in [("1.0", false), ("1.1", true)] {
+            let lines = "Content-Length: 0\r\nTE: trailers\r\nConnection: TE, close";
+            let (told, end) = asks(&gateway, &format!("POST /charges HTTP/{version}\r\n{lines}")).rest();
+            let told = String::from_utf8(told).unwrap();
+            assert!(end.is_ok() && told.starts_with(&format!("HTTP/{version} 200 ")), "{mode} {end:?} {told:.200}");
+            assert_eq!(told.contains("\r\nx-4: 777"), takes_them, "{mode} {version}");
+        }
+        let address = gateway.address();
+        with_client(address, async |mut client| {
+            let call = Request::post(format!("http://{address}/charges")).body(()).unwrap();
+            let mut answer = client.send_request(call, true).unwrap().0.await.unwrap();
+            while answer.body_mut().data().await.transpose().unwrap().is_some() {}
+            let trailers = answer.body_mut().trailers().await.unwrap().unwrap();
+            assert_eq!((trailers.len(), trailers["x-4"].len()), (5, 4000), "{mode}");
+        });
+    }
 }
