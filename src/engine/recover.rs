@@ -67,7 +67,7 @@ impl Engine {
     ) -> Result<(), StoreError> {
         match (operation.admit(None, &rule, self.store.now()), route, request) {
             (Admission::TakeOver, Some(route), Some(request))
-                if operation.may_go_on_alone(&request, self.store.now()) =>
+                if operation.may_go_on_alone(&request, &rule, self.store.now()) =>
             {
                 self.go_on(pilot, operation, route, request).await
             }

@@ -132,16 +132,17 @@ impl Operation {
         !self.may_have_run || rule.repeat_at(self.first_sent_at, now) != Repeat::Unsafe
     }
 
-    /// Without its caller a call can be sent only if it needs no credential of his, and if he meets it when he asks again:
-    /// who has no key of his own asks with another one. What surely never ran is not begun after the deadline of its run:
-    /// whoever asked for it has long been told something else.
-    pub fn may_go_on_alone(&self, request: &StoredRequest, now: Timestamp) -> bool {
+    /// Without its caller a call can be sent only if it needs no credential of his, and if he meets it when he asks again
+    /// (who has no key of his own asks with another one) or it is harmless twice. What surely never ran is not begun after
+    /// the deadline of its run: whoever asked for it has long been told something else.
+    pub fn may_go_on_alone(&self, request: &StoredRequest, rule: &ResendRule, now: Timestamp) -> bool {
         let may_have_run = self.may_have_run || self.state.name() == StateName::Sent;
         let is_met_again = match self.identity.source {
             KeySource::Client | KeySource::Derived => true,
             KeySource::Window | KeySource::Stamped => false,
         };
-        is_met_again && !request.had_credential && (may_have_run || now < self.deadline)
+        let is_wanted = is_met_again || rule.repeat == Repeat::Harmless;
+        is_wanted && !request.had_credential && (may_have_run || now < self.deadline)
     }
 
     fn may_resend(&self, rule: &ResendRule, now: Timestamp, yes: Admission, no: Admission) -> Admission {

@@ -148,6 +148,20 @@ async fn a_call_without_a_key_of_its_own_is_not_sent_without_its_caller() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_harmless_call_is_sent_again_without_its_caller_whatever_its_key() {
+    let harmless = Setup { lease: "1s", ..Setup::HARMLESS };
+    let window = Setup { route: "duplicate_window = \"1m\"", ..harmless };
+    for (setup, replayed) in [(harmless, false), (window, true)] {
+        let worker = after_a_crash_in_mid_call(setup, Ask::unnamed()).await;
+        worker.sweep().await;
+        worker.is_idle().await;
+        let seen = worker.upstream.seen();
+        assert_eq!((seen.len(), seen[0].request()), (2, seen[1].request()));
+        assert_eq!(worker.ask(Ask::unnamed()).await.says(), (201, "says 201", replayed));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_claim_is_gone_on_with_until_its_deadline() {
     let setup = Setup { retry: "deadline = \"5s\"", ..UNSAFE };
     let worker = after_a_crash_before_the_send(setup).await;

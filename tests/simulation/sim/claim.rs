@@ -135,7 +135,8 @@ impl World {
         let alone = task.callers.is_empty();
         let operation = &found.operation;
         if alone {
-            let goes_on = kept.as_ref().is_some_and(|kept| operation.may_go_on_alone(kept, self.view(task.gateway)));
+            let (rule, now) = (self.rule(), self.view(task.gateway));
+            let goes_on = kept.as_ref().is_some_and(|kept| operation.may_go_on_alone(kept, &rule, now));
             return match admission {
                 Admission::TakeOver if goes_on => self.enter(task, operation, admission, kept, true),
                 Admission::TakeOver | Admission::Lapse => self.end_lapsed(task, operation, true),
