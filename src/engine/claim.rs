@@ -17,10 +17,10 @@ use crate::engine::meet::{Alike, Met};
 use crate::engine::owner::{Owner, WriteError};
 use crate::engine::refusal;
 use crate::engine::run::Dispatch;
-use crate::engine::settle::{FIRST_PAUSE, LONGEST_PAUSE};
+use crate::engine::settle::{FIRST_PAUSE, LONGEST_PAUSE, LastWord, Word};
 use crate::operation::admission::{Admission, ResendRule};
-use crate::operation::transition::{Change, Ended, Opening, RequestChange, Retention, claim};
-use crate::operation::{Cause, Fence, OperationId, StoredRequest};
+use crate::operation::transition::{Change, Ended, Opening, RequestChange, claim};
+use crate::operation::{Cause, Fence, OperationId, StoredRequest, WriteId};
 use crate::store::{Claimed, StoreError};
 
 /// How often a pilot may find the record changed under his hands before he calls it in progress.
@@ -218,7 +218,10 @@ impl Engine {
             return tracing::warn!(operation = %change.operation.id, "too many claims to take back; its lease will end");
         };
         let owner = self.owner(change.operation, Instant::now());
-        let taking_back = take_back(owner, change.expected, named.retention());
+        let ended = Ended { cause: Cause::Store, may_have_run: false };
+        let write = WriteId(self.shared.entropy.bytes());
+        let word = LastWord { word: Word::End(ended), keep: named.retention(), write };
+        let taking_back = take_back(owner, change.expected, word);
         self.shared.tasks.spawn(async move {
             taking_back.await;
             drop(place);
@@ -227,13 +230,12 @@ impl Engine {
 }
 
 /// `before` is what the store holds for as long as the claim has not arrived.
-async fn take_back(mut owner: Owner, before: Option<Fence>, keep: Retention) {
+async fn take_back(mut owner: Owner, before: Option<Fence>, word: LastWord) {
     let since = Instant::now();
-    let ended = Ended { cause: Cause::Store, may_have_run: false };
     let mut pause = FIRST_PAUSE;
     loop {
         crash_point::reached(Point::BeforeWithdrawal);
-        let is_late = match owner.write_end(ended, |operation, step| operation.end(ended, keep, step)).await {
+        let is_late = match word.write(&mut owner).await {
             Ok(()) => return crash_point::reached(Point::AfterWithdrawal),
             Err(WriteError::Illegal(_)) => return,
             Err(WriteError::Store(error)) => error.may_pass(),

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::crash_point::{self, Point};
 use crate::engine::status::RouteStatus;
 use crate::entropy::Entropy;
-use crate::operation::transition::{Change, Ended, IllegalTransition, LateAnswer, Step};
+use crate::operation::transition::{Change, Ended, IllegalTransition, LateAnswer, Retention, Step};
 use crate::operation::{EventKind, Operation, WriteId};
 use crate::store::{Found, Store, StoreError, Written};
 
@@ -109,22 +109,36 @@ impl Owner {
     ///
     /// # Errors
     /// As [`Owner::write`].
-    pub async fn write_end(
-        &mut self,
-        ended: Ended,
-        transition: impl Fn(&Operation, Step) -> Result<Change, IllegalTransition>,
-    ) -> Result<(), WriteError> {
-        let doubtful = ended.may_have_run || self.operation.may_have_run;
-        let mut written = self.try_write(&transition).await;
+    pub async fn write_end(&mut self, ended: Ended, keep: Retention, write: WriteId) -> Result<(), WriteError> {
+        let ended = Ended { may_have_run: ended.may_have_run || self.operation.may_have_run, ..ended };
+        let mut written = self.try_write(|operation, step| operation.end(ended, keep, Step { write, ..step })).await;
         if let Err(WriteError::Fenced(found)) = &written
-            && !doubtful
+            && !ended.may_have_run
             && found.operation.is_unknown_of(self.operation.fence.owner)
         {
-            self.operation = Operation { may_have_run: false, ..found.operation.clone() };
-            written = Box::pin(self.try_write(&transition)).await;
+            let unknown = found.operation.clone();
+            written = Box::pin(self.retract(unknown, ended, keep, write)).await;
         }
         if let Err(WriteError::Fenced(found)) = &written {
             self.count_refusal(found);
+        }
+        written
+    }
+
+    /// Until the store has taken it, the owner stays with what he knows: a next try begins there.
+    async fn retract(
+        &mut self,
+        unknown: Operation,
+        ended: Ended,
+        keep: Retention,
+        write: WriteId,
+    ) -> Result<(), WriteError> {
+        let known = std::mem::replace(&mut self.operation, unknown);
+        let owner = known.fence.owner;
+        let retract = |operation: &Operation, step| operation.retract(owner, ended, keep, Step { write, ..step });
+        let written = self.try_write(retract).await;
+        if written.is_err() {
+            self.operation = known;
         }
         written
     }

@@ -23,7 +23,7 @@ use crate::engine::report::Told;
 use crate::engine::run::Run;
 use crate::operation::admission::ResendRule;
 use crate::operation::outcome::Outcome;
-use crate::operation::transition::{Change, Ended, IllegalTransition, Retention, Step, Verdict};
+use crate::operation::transition::{Ended, Retention, Step, Verdict};
 use crate::operation::{Cause, Kept, Operation, Receipt, Settled, WriteId};
 use crate::retry::decide::{Ending, Stop};
 use crate::store::{Found, StoreError};
@@ -57,22 +57,16 @@ pub(super) enum Word {
 }
 
 impl LastWord {
-    fn change(&self, operation: &Operation, step: Step) -> Result<Change, IllegalTransition> {
-        let step = Step { write: self.write, ..step };
+    pub(super) async fn write(&self, owner: &mut Owner) -> Result<(), WriteError> {
         match &self.word {
             Word::Settle { verdict, settled, receipt } => {
-                operation.settle(*verdict, settled.clone(), receipt.clone(), self.keep, step)
+                let settle = |operation: &Operation, step| {
+                    let step = Step { write: self.write, ..step };
+                    operation.settle(*verdict, settled.clone(), receipt.clone(), self.keep, step)
+                };
+                owner.write_answer(settled.status, settle).await
             }
-            Word::End(ended) => operation.end(*ended, self.keep, step),
-        }
-    }
-
-    async fn write(&self, owner: &mut Owner) -> Result<(), WriteError> {
-        match &self.word {
-            Word::Settle { settled, .. } => {
-                owner.write_answer(settled.status, |operation, step| self.change(operation, step)).await
-            }
-            Word::End(ended) => owner.write_end(*ended, |operation, step| self.change(operation, step)).await,
+            Word::End(ended) => owner.write_end(*ended, self.keep, self.write).await,
         }
     }
 

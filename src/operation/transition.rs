@@ -295,6 +295,19 @@ impl Operation {
         self.state.name() == StateName::Unknown && self.sender == Some(sender)
     }
 
+    /// The word of `owner` that his last attempt, of which an unknown was made when his lease was over, came to nothing:
+    /// nobody else knows that. It is evidence as an answer is, and ends the doubt of that attempt; there was no other
+    /// while he had the operation, or he brings it in `ended`.
+    ///
+    /// # Errors
+    /// It is no unknown of his, or he is in doubt himself.
+    pub fn retract(&self, owner: OwnerId, ended: Ended, keep: Retention, step: Step) -> Changed {
+        if ended.may_have_run || !self.is_unknown_of(owner) {
+            return Err(self.illegal(StateName::NotExecuted));
+        }
+        Self { may_have_run: false, ..self.clone() }.end(ended, keep, step)
+    }
+
     /// Whether `owner` made the last attempt of this unknown, so that he may say that it came to nothing.
     pub fn is_unknown_of(&self, owner: OwnerId) -> bool {
         self.state.name() == StateName::Unknown && self.sender.is_some_and(|sender| sender.owner == owner)

@@ -63,7 +63,7 @@ fn begin(entropy: &Entropy, now: Timestamp) -> Operation {
 }
 
 fn any_step(operation: &Operation, entropy: &Entropy, step: Step) -> Result<Change, IllegalTransition> {
-    match entropy.up_to(8) {
+    match entropy.up_to(9) {
         0 => operation.claim_again(ownership(entropy, step.now), opening(entropy), step),
         1 => operation.take_over(ownership(entropy, step.now), step),
         2 => operation.renew(LEASE, step),
@@ -72,6 +72,7 @@ fn any_step(operation: &Operation, entropy: &Entropy, step: Step) -> Result<Chan
         5 => operation.settle(verdict(entropy), settled(step.now), None, KEEP, step),
         6 => operation.end(ended(entropy), KEEP, step),
         7 => operation.tell_late(late_answer(entropy), step).ok_or(NOTHING_TO_TELL),
+        8 => operation.retract(operation.fence.owner, ended(entropy), KEEP, step),
         _ => operation.lapse(KEEP, step),
     }
 }
@@ -84,12 +85,17 @@ fn check(before: &Operation, change: &Change, seed: u64) {
     assert!(after.fence.token >= before.fence.token, "seed {seed}: the token fell");
     assert!(after.attempts >= before.attempts, "seed {seed}: an attempt was forgotten");
     assert!(
-        after.may_have_run || !before.may_have_run || after.state.settled().is_some(),
+        after.may_have_run || !before.may_have_run || after.state.settled().is_some() || is_taken_back(before, after),
         "seed {seed}: doubt was lost"
     );
     assert!(!after.may_have_run || state != StateName::NotExecuted, "seed {seed}: released in doubt");
     assert!(before.state.settled().is_none(), "seed {seed}: {state} after a final answer");
     assert_eq!(after.expires_at.is_some(), has_ended, "seed {seed}: {state} with a wrong end of its record");
+}
+
+/// By the owner of the last attempt, who knows what came of it.
+fn is_taken_back(before: &Operation, after: &Operation) -> bool {
+    before.is_unknown_of(before.fence.owner) && after.state.name() == StateName::NotExecuted
 }
 
 /// It is told, and the record stays as it is but for its revision.

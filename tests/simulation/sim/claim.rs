@@ -279,10 +279,9 @@ impl World {
         self.take_back(task, before, word, self.now, FIRST_PAUSE);
     }
 
-    /// One round of `take_back`. Its writes have a new number each, unlike those of a last word.
+    /// One round of `take_back`.
     pub fn take_back(&mut self, mut task: Box<Task>, before: Option<Fence>, word: LastWord, since: u64, pause: u64) {
-        let write = self.step_of(task.gateway).write;
-        let word = Box::new(LastWord { write, ..word });
+        let word = Box::new(word);
         let then = Then::TakeBack { before, word: word.clone(), since, pause };
         task.deadline = u64::MAX;
         self.write(task, Transition::Last(word), then);

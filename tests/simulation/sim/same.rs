@@ -87,6 +87,7 @@ impl Print<'_> {
                 self.moment(owner.held_until);
                 self.put((owner.lost, owner.writing.as_ref().map(|writing| writing.adoptions_left)));
                 self.put(owner.renewing.as_ref().map(|writing| writing.adoptions_left));
+                self.put(owner.known.is_some());
             }
             if let Some(word) = &task.last_word {
                 self.name(word.write.0);

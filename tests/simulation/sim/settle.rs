@@ -112,9 +112,19 @@ impl World {
     }
 
     /// What follows a last word: first what `Owner::write_answer` makes of it, then whoever wanted it written.
-    pub fn last_word_written(&mut self, task: Box<Task>, then: Then, result: Result<(), WriteError>) {
+    pub fn last_word_written(&mut self, mut task: Box<Task>, then: Then, result: Result<(), WriteError>) {
         let Some(word) = task.last_word.clone() else { return self.conclude(task, Told::Problem("in progress")) };
+        let owner = task.owner.as_mut().expect("only an owner writes");
+        if let Some(known) = owner.known.take() {
+            if result.is_err() {
+                owner.operation = *known;
+            }
+            return self.said(task, word, then, result);
+        }
         match (result, &then) {
+            (Err(WriteError::Fenced(found)), _) if self.may_retract(&task, &word, &found) => {
+                self.retract(task, word, then, *found);
+            }
             (Err(WriteError::Fenced(found)), Then::Show { again, sender, .. } | Then::Keep { again, sender, .. })
                 if matches!(word.word, Word::Settle { .. }) =>
             {
@@ -130,6 +140,23 @@ impl World {
             }
             (result, _) => self.said(task, word, then, result),
         }
+    }
+
+    /// `Owner::write_end`, of which the doubt is brought by whoever writes.
+    fn may_retract(&self, task: &Task, word: &LastWord, found: &Found) -> bool {
+        let Word::End(ended) = word.word else { return false };
+        let Some(owner) = &task.owner else { return false };
+        let doubtful = ended.may_have_run || owner.operation.may_have_run;
+        !doubtful && found.operation.is_unknown_of(owner.operation.fence.owner)
+    }
+
+    /// `Owner::retract`.
+    fn retract(&mut self, mut task: Box<Task>, word: Box<LastWord>, then: Then, unknown: Found) {
+        let Some(owner) = &mut task.owner else { return };
+        let known = std::mem::replace(&mut owner.operation, unknown.operation);
+        let retracts = Transition::Retract(word, known.fence.owner);
+        owner.known = Some(Box::new(known));
+        self.write(task, retracts, then);
     }
 
     /// `Owner::tell_late`.

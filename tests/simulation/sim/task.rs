@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use oncegate::operation::admission::Admission;
 use oncegate::operation::transition::{Change, Ended, IllegalTransition, LateAnswer, Retention, Step, Verdict};
-use oncegate::operation::{Fence, Kept, Operation, Receipt, Sender, Settled, StoredRequest, WriteId};
+use oncegate::operation::{Fence, Kept, Operation, OwnerId, Receipt, Sender, Settled, StoredRequest, WriteId};
 use oncegate::retry::decide;
 use oncegate::store::{Claimed, Found, Written};
 
@@ -39,6 +39,8 @@ pub struct Owner {
     pub renewing: Option<Writing>,
     /// Somebody else has it, so it is renewed no more.
     pub lost: bool,
+    /// What he knows, while he retracts an unknown.
+    pub known: Option<Box<Operation>>,
 }
 
 /// A write on its way.
@@ -55,8 +57,13 @@ pub struct Writing {
 pub enum Transition {
     Renew,
     MarkSent,
-    Wait { ended: Ended, wait: u64 },
+    Wait {
+        ended: Ended,
+        wait: u64,
+    },
     Last(Box<LastWord>),
+    /// A last word without doubt, on the unknown that was made of this owner's attempt.
+    Retract(Box<LastWord>, OwnerId),
 }
 
 /// `engine/settle.rs`.
@@ -232,7 +239,8 @@ impl From<IllegalTransition> for WriteError {
 
 impl Owner {
     pub fn new(operation: Operation, since: u64) -> Box<Self> {
-        Box::new(Self { operation, held_until: since + LEASE, writing: None, renewing: None, lost: false })
+        let held_until = since + LEASE;
+        Box::new(Self { operation, held_until, writing: None, renewing: None, lost: false, known: None })
     }
 
     pub fn may_send(&self, now: u64) -> bool {
@@ -250,6 +258,7 @@ impl Transition {
                 operation.wait(*ended, step.now.after(Duration::from_millis(*wait)), lease, step)
             }
             Self::Last(last) => last.change(operation, step),
+            Self::Retract(last, owner) => last.retraction(operation, *owner, step),
         }
     }
 }
@@ -262,6 +271,13 @@ impl LastWord {
                 operation.settle(*verdict, settled.clone(), receipt.clone(), self.keep, step)
             }
             Word::End(ended) => operation.end(*ended, self.keep, step),
+        }
+    }
+
+    fn retraction(&self, operation: &Operation, owner: OwnerId, step: Step) -> Result<Change, IllegalTransition> {
+        match &self.word {
+            Word::Settle { .. } => self.change(operation, step),
+            Word::End(ended) => operation.retract(owner, *ended, self.keep, Step { write: self.write, ..step }),
         }
     }
 

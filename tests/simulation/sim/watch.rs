@@ -46,6 +46,7 @@ pub const EDGES: &[Edge] = &[
     (Some(StateName::Unknown), StateName::Sent),
     (Some(StateName::Unknown), StateName::Succeeded),
     (Some(StateName::Unknown), StateName::Failed),
+    (Some(StateName::Unknown), StateName::NotExecuted),
 ];
 
 /// What was seen so far.
@@ -180,10 +181,11 @@ impl World {
         self.watch.must(is.attempts >= was.attempts, "an attempt is forgotten", seen);
     }
 
-    /// `may_have_run` is cleared by a final answer and nothing else.
+    /// `may_have_run` is cleared by a final answer, and by the sender's word that nothing came of it.
     fn keeps_doubt(&mut self, was: &Operation, change: &Change) {
         let is = &change.operation;
-        let kept = is.may_have_run || !was.may_have_run || is.state.settled().is_some();
+        let taken_back = was.state.name() == StateName::Unknown && is.state.name() == StateName::NotExecuted;
+        let kept = is.may_have_run || !was.may_have_run || is.state.settled().is_some() || taken_back;
         let released = is.may_have_run && is.state.name() == StateName::NotExecuted;
         self.watch.must(kept && !released, "doubt is lost", || format!("{} -> {}", was.state.name(), is.state.name()));
     }
@@ -200,6 +202,10 @@ impl World {
                 late && answered == Some(settled.status)
             }
             State::Sent { .. } => self.setup.repeat != Repeat::Unsafe,
+            State::NotExecuted { .. } => {
+                let send = was.sender.and_then(|sender| self.upstream.sent_by(key, sender));
+                send.is_none_or(|send| send.fate == Fate::Refused)
+            }
             _ => false,
         };
         self.watch.must(rightly, "I4: an unknown ends without evidence", seen);
