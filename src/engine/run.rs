@@ -124,7 +124,7 @@ impl<'a> Run<'a> {
         loop {
             let attempted = match self.attempt().await {
                 Ok(attempted) => attempted,
-                Err(error) => return self.broken_off(error, UNSENT),
+                Err(error) => return Box::pin(self.broken_off(error, UNSENT)).await,
             };
             let (attempted, decision) = self.weigh(attempted).await;
             match decision {
@@ -132,7 +132,7 @@ impl<'a> Run<'a> {
                     attempted.discard().await;
                     (self.new_connection, self.tries) = (new_connection, run);
                     if let Err(error) = self.pause(wait, ended).await {
-                        return self.broken_off(error, ended);
+                        return Box::pin(self.broken_off(error, ended)).await;
                     }
                 }
                 Decision::End { ending, stop } => {

@@ -242,11 +242,23 @@ impl Run<'_> {
         self.earlier = looked.unwrap_or_default();
     }
 
-    /// The store did not take a step on the way to the next send: the run ends with what its attempts came to.
-    pub(super) fn broken_off(&self, error: WriteError, ended: Ended) -> Conclusion {
+    /// The store did not take a step on the way to the next send: the run ends with what its attempts came to. If they
+    /// came to nothing, an owner whose lease was over says so, too: he alone knows.
+    pub(super) async fn broken_off(&mut self, error: WriteError, ended: Ended) -> Conclusion {
+        let word = self.word(Word::End(ended));
+        let error = match error {
+            WriteError::Fenced(_) if !ended.may_have_run => match word.write(&mut self.owner).await {
+                Ok(()) => {
+                    self.log_end(None);
+                    return self.superseded(&Found::new(self.owner.operation.clone(), None));
+                }
+                Err(error) => error,
+            },
+            error => error,
+        };
         let WriteError::Store(error) = error else { return self.lost(error) };
         tracing::warn!(operation = %self.owner.operation.id, %error, "store step failed before the send");
-        self.keep_writing(self.word(Word::End(ended)));
+        self.keep_writing(word);
         if ended.may_have_run || self.owner.operation.may_have_run {
             self.lane.counters.unknown.add();
             let detail = format!("An attempt may have run, and no further one was sent: {error}.");

@@ -1,9 +1,11 @@
 //! Owners, and what becomes of those whose lease another gateway has taken.
 
+use oncegate::engine::answer::Execution;
 use oncegate::engine::problem::Code;
 use oncegate::operation::{EventKind, StateName as S};
+use tokio::task::JoinHandle;
 
-use crate::rig::{Act, Ask, Gateway, Setup, Step, answers, ms, secs};
+use crate::rig::{Act, Ask, Fault, Gateway, Setup, Step, Told, answers, ms, secs};
 
 const UNSAFE: Setup = Setup { lease: "1s", ..Setup::UNSAFE };
 const WITH_KEY: Setup = Setup { lease: "1s", ..Setup::WITH_KEY };
@@ -52,6 +54,51 @@ async fn a_late_answer_ends_the_unknown_of_its_own_attempt() {
     assert_eq!(late(&owner), (1, 1), "a renewal was refused before the answer counted");
     assert_eq!(other.call("k").await.says(), (200, "charged", true));
     assert_eq!(owner.upstream.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_comes_late_ends_the_unknown_of_its_own_attempt() {
+    let (owner, other) = parted(vec![answers(429).after(secs(20)).into()], UNSAFE).await;
+    let caller = owner.caller(Ask::keyed("k"));
+    owner.upstream.has_seen(1).await;
+    owner.store.goes_away();
+    other.has_become("k", S::Unknown).await;
+
+    owner.at(secs(10)).await;
+    owner.store.comes_back();
+    was_told_that_nothing_ran(&owner, caller).await;
+    assert_eq!(other.call("k").await.says(), (201, "says 201", false));
+    assert_eq!(owner.upstream.seen().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_never_went_out_is_no_unknown_though_its_owner_stood_still() {
+    let (owner, other) = parted(vec![], UNSAFE).await;
+    owner.store.fails(Step::To(S::Sent), Fault::SlowReply(secs(5)), 1);
+    let caller = owner.caller(Ask::keyed("k"));
+    other.has_become("k", S::Unknown).await;
+    was_told_that_nothing_ran(&owner, caller).await;
+    assert_eq!(owner.upstream.seen().len(), 0);
+    assert_eq!(other.call("k").await.says(), (201, "says 201", false));
+}
+
+/// The store may be away again when the owner wants to say it.
+#[tokio::test(start_paused = true)]
+async fn an_owner_takes_an_unknown_back_as_soon_as_the_store_hears_it() {
+    for fault in [Fault::Unheard, Fault::ReplyLost] {
+        let (owner, other) = parted(vec![], UNSAFE).await;
+        owner.store.fails(Step::To(S::Sent), Fault::SlowReply(secs(5)), 1);
+        let caller = owner.caller(Ask::keyed("k"));
+        other.has_become("k", S::Unknown).await;
+        owner.at(secs(4)).await;
+        // The first of these would end a run whose record is still its owner's.
+        owner.store.fails(Step::To(S::NotExecuted), Fault::Slow(ms(0)), 1);
+        owner.store.fails(Step::To(S::NotExecuted), fault, 1);
+        let told = caller.await.unwrap();
+        assert_eq!((told.status, told.marks.execution), (503, Some(Execution::NotExecuted)), "{fault:?}");
+        owner.has_become("k", S::NotExecuted).await;
+        assert_eq!(owner.states("k").await, [S::Claimed, S::Sent, S::Unknown, S::NotExecuted], "{fault:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -195,6 +242,15 @@ async fn a_caller_does_not_take_over_a_wait_that_he_would_not_see_end() {
     assert_eq!(told.says(), (200, "says 200", false));
     assert!(told.at >= secs(30));
     assert_eq!(owner.upstream.seen().len(), 2);
+}
+
+async fn was_told_that_nothing_ran(owner: &Gateway, caller: JoinHandle<Told>) {
+    let told = caller.await.unwrap();
+    assert_eq!(
+        (told.problem(), told.marks.execution),
+        ((502, Some(Code::UpstreamFailed)), Some(Execution::NotExecuted))
+    );
+    assert_eq!(owner.states("k").await, [S::Claimed, S::Sent, S::Unknown, S::NotExecuted]);
 }
 
 /// A gateway that is about to lose its lease, and another one that looks after what nobody owns.

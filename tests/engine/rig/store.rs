@@ -38,6 +38,8 @@ pub enum Fault {
     Late(Duration),
     /// The store takes it after this long, and says so.
     Slow(Duration),
+    /// The store takes it at once, and says so after this long.
+    SlowReply(Duration),
     /// The answer is that it has lost its memory.
     Lost,
 }
@@ -96,6 +98,11 @@ impl FrailStore {
             Some(Fault::Slow(wait)) => {
                 sleep(wait).await;
                 return work.await;
+            }
+            Some(Fault::SlowReply(wait)) => {
+                let done = work.await;
+                sleep(wait).await;
+                return done;
             }
             Some(Fault::Lost) => return Err(StoreError::LostMemory("it is empty".into())),
             Some(Fault::Unheard) => {}

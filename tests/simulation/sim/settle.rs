@@ -75,6 +75,11 @@ impl World {
     /// `Run::broken_off`: the store did not take a step on the way to the next send.
     pub fn broken_off(&mut self, task: Box<Task>, error: WriteError, ended: Ended) {
         match error {
+            WriteError::Fenced(_) if !ended.may_have_run => {
+                let word = self.word(&task, Word::End(ended));
+                let then = Then::End { told: Told::Problem("did not run") };
+                self.write(task, Transition::Last(word), then);
+            }
             WriteError::Store => {
                 let word = self.word(&task, Word::End(ended));
                 self.keep_writing(&task, word);
