@@ -15,6 +15,7 @@ pub struct Buffers(Arc<Room>);
 #[derive(Debug)]
 struct Room {
     free: AtomicU64,
+    all: u64,
     /// Of it, what only answers take.
     for_answers: u64,
 }
@@ -22,7 +23,7 @@ struct Room {
 impl Buffers {
     /// Room for `bytes` bytes.
     pub fn new(bytes: u64) -> Self {
-        Self(Arc::new(Room { free: AtomicU64::new(bytes), for_answers: bytes / 4 }))
+        Self(Arc::new(Room { free: AtomicU64::new(bytes), all: bytes, for_answers: bytes / 4 }))
     }
 
     /// Takes room for `bytes` of a request; `None` if there is not that much. It is given back on drop, whatever the
@@ -32,7 +33,12 @@ impl Buffers {
         held.grow(bytes).then_some(held)
     }
 
-    /// Nothing yet, to grow with the body of an answer.
+    /// Whether so many bytes fit when nothing else is here.
+    pub fn could_hold(&self, bytes: u64) -> bool {
+        bytes <= self.0.all
+    }
+
+    /// Nothing yet, to grow with the body of an answer, or of a call that was let in by an owner before.
     pub fn for_answer(&self) -> Held {
         Held { room: Arc::clone(&self.0), bytes: 0, leaves: 0 }
     }

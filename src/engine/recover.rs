@@ -91,10 +91,15 @@ impl Engine {
         route: Arc<Route>,
         request: StoredRequest,
     ) -> Result<(), StoreError> {
-        let Some(room) = self.shared.buffers.take(request.body.len() as u64) else {
+        // It has been let in before, so that uploads must not keep it out.
+        let (mut room, length) = (self.shared.buffers.for_answer(), request.body.len() as u64);
+        if !self.shared.buffers.could_hold(length) {
+            return self.end_without_owner(&operation, Some(&route)).await;
+        }
+        if !room.grow(length) {
             tracing::warn!(operation = %operation.id, "no room for its body yet (server.buffers)");
             return Ok(());
-        };
+        }
         let since = Instant::now();
         let deadline = since + route.retry.deadline;
         let Ok(change) = operation.take_over(self.ownership(&route, deadline), self.step()) else { return Ok(()) };

@@ -162,6 +162,27 @@ async fn a_harmless_call_is_sent_again_without_its_caller_whatever_its_key() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn uploads_keep_no_lost_call_waiting() {
+    let worker = after_a_crash_in_mid_call(WITH_KEY, Ask::keyed("k")).await;
+    let buffers = &worker.engine.shared().buffers;
+    let _uploads = buffers.take(192 << 20).unwrap();
+    assert!(buffers.take(1).is_none(), "there is no room for another upload");
+    worker.sweep().await;
+    worker.is_idle().await;
+    assert_eq!(worker.states("k").await, [S::Sent, S::Succeeded]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_call_that_never_fits_is_ended() {
+    let long = "x".repeat(2048).leak();
+    let small = Setup { retry: "[server]\nbuffers = \"1KiB\"", ..WITH_KEY };
+    let worker = after_a_crash_in_mid_call(WITH_KEY, Ask::keyed("k").body(long)).await.neighbour_with(small);
+    worker.sweep().await;
+    assert_eq!(worker.states("k").await, [S::Sent, S::Unknown]);
+    assert_eq!(worker.upstream.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_claim_is_gone_on_with_until_its_deadline() {
     let setup = Setup { retry: "deadline = \"5s\"", ..UNSAFE };
     let worker = after_a_crash_before_the_send(setup).await;
