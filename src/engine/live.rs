@@ -180,7 +180,7 @@ impl Run<'_> {
         }
     }
 
-    /// A long answer that becomes no receipt.
+    /// A long answer that becomes no receipt. The end of the run is written by now, or will be by a task: no lease is held.
     pub(super) async fn pass_live(
         &mut self,
         Head { status, headers }: Head,
@@ -190,7 +190,8 @@ impl Run<'_> {
     ) -> Conclusion {
         let mut listener = tell(caller, status, headers, &unfinished, marks.clone());
         let mut tape = Tape::new(0, self.engine.shared.buffers.for_answer());
-        let whole = self.record(unfinished, &mut tape, &mut listener).await;
+        let relayed = relay(unfinished, &mut tape, &mut listener).await;
+        let whole = self.is_whole(relayed);
         self.engine.shared.tasks.spawn(listener.end(whole));
         let detail = format!("The service answered {status} at a length that goes to one caller only.");
         let code =
@@ -200,11 +201,15 @@ impl Run<'_> {
 
     /// Reads to the end; false if the upstream cut it.
     async fn record(&mut self, unfinished: Unfinished, tape: &mut Tape, listener: &mut Listener) -> bool {
-        let ended = self.owner.holding(relay(unfinished, tape, listener)).await;
-        if let Err(error) = &ended {
+        let relayed = self.owner.holding(relay(unfinished, tape, listener)).await;
+        self.is_whole(relayed)
+    }
+
+    fn is_whole(&self, relayed: Result<(), BodyError>) -> bool {
+        if let Err(error) = &relayed {
             tracing::warn!(operation = %self.owner.operation.id, %error, "live answer cut");
         }
-        ended.is_ok()
+        relayed.is_ok()
     }
 }
 

@@ -20,9 +20,13 @@ struct Speaker(mpsc::UnboundedSender<Bytes>);
 
 impl Speaker {
     fn begins(head: &str) -> (Self, Act) {
+        Self::answers("200 OK", head)
+    }
+
+    fn answers(status: &str, head: &str) -> (Self, Act) {
         let (sender, pieces) = mpsc::unbounded_channel();
         let speaker = Self(sender);
-        speaker.says(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n").as_bytes());
+        speaker.says(format!("HTTP/1.1 {status}\r\n{head}\r\n\r\n").as_bytes());
         (speaker, Act::Streams(pieces))
     }
 
@@ -64,6 +68,26 @@ async fn an_answer_that_is_too_long_is_told_as_it_comes_and_ends_when_it_is_kept
     assert_eq!((settled.kept, settled.length, kept.receipt), (Kept::TooLarge, 1800, None));
     assert_eq!(gateway.call("k").await.problem(), (409, Some(Code::ResultUnavailable)));
     assert_eq!(gateway.upstream.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_has_ended_holds_no_lease_while_its_answer_is_told() {
+    let (upstream, act) = Speaker::answers("401 Unauthorized", "content-length: 1800");
+    let gateway = Gateway::before(vec![act], Setup { lease: "3s", ..LONG });
+    gateway.store.fails(Step::To(S::NotExecuted), Fault::Unheard, 1);
+    upstream.says(PIECE);
+    upstream.says(PIECE);
+    let mut pieces = listen(gateway.open(Ask::keyed("k")).await);
+    assert_eq!(data(pieces.recv().await).len(), 1200);
+    gateway.at(secs(10)).await;
+    upstream.says(PIECE);
+    assert_eq!(data(pieces.recv().await), PIECE);
+    assert_eq!(pieces.recv().await, Some(Piece::End));
+
+    assert_eq!(gateway.states("k").await.last(), Some(&S::NotExecuted));
+    assert_eq!(gateway.store.count(Step::Renewal), 0);
+    let counters = gateway.engine.shared().status.route("payments");
+    assert_eq!(counters.fenced_writes.get(), 0);
 }
 
 #[tokio::test(start_paused = true)]
