@@ -27,17 +27,19 @@ impl Engine {
     /// # Errors
     /// `not-found` for what is not there and for what is another caller's; `store-unavailable`.
     pub async fn look_up(&self, scope: &Scope, id: OperationId, wait: Duration) -> Result<View, Problem> {
-        let until = Instant::now() + wait;
+        let (until, mut landed) = (Instant::now() + wait, false);
         loop {
             let view = self.view(scope, id).await?;
             if view.operation.is_ownerless(view.now) || Instant::now() >= until {
                 return Ok(view);
             }
-            if let Some(passenger) = self.shared.flights.watch(id, view.operation.identity.fingerprint) {
-                drop(passenger.landing(until).await);
+            let flight = self.shared.flights.watch(id, view.operation.identity.fingerprint).filter(|_| !landed);
+            landed = flight.is_some();
+            match flight {
+                Some(passenger) => drop(passenger.landing(until).await),
+                // A flight may have landed long before the store knows of it.
+                None => tokio::time::sleep_until(until.min(Instant::now() + POLL)).await,
             }
-            // A flight may have landed long before the store knows of it.
-            tokio::time::sleep_until(until.min(Instant::now() + POLL)).await;
         }
     }
 

@@ -1,9 +1,10 @@
 //! Callers of one key in one process.
 
 use oncegate::engine::problem::Code;
-use oncegate::operation::StateName as S;
+use oncegate::operation::{Scope, StateName as S};
 use oncegate::retry::decide::Stop;
 
+use crate::rig::gateway::id;
 use crate::rig::{Act, Ask, Fault, Gateway, Setup, Step, Told, answers, ms, secs};
 
 const OTHER: &str = "{\"amount\": 2}";
@@ -138,6 +139,16 @@ async fn of_two_requests_with_one_new_key_one_is_made() {
     assert_eq!(gateway.call("k").await.says(), (201, "says 201", false));
     assert_eq!(slow.await.unwrap().problem(), (422, Some(Code::KeyReused)));
     assert_eq!(gateway.upstream.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_look_is_answered_when_the_flight_lands() {
+    let gateway = Gateway::before(vec![answers(200).after(secs(5)).into()], Setup::UNSAFE);
+    gateway.caller(Ask::keyed("k"));
+    gateway.upstream.has_seen(1).await;
+    let view = gateway.engine.look_up(&Scope::none(), id("k"), secs(10)).await.unwrap();
+    assert_eq!(view.operation.state.name(), S::Succeeded);
+    assert!(gateway.elapsed() < secs(5) + ms(50), "{:?}", gateway.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
