@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::engine::answer::{self, Piece};
 use crate::engine::buffers::{Buffers, Held};
 use crate::engine::problem::{Code, Problem};
-use crate::upstream::{Switched, may_be_trailer};
+use crate::upstream::{Switched, drop_ours, may_be_trailer};
 
 /// Any error of a streaming body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -320,6 +320,12 @@ impl ResponseBody {
     }
 }
 
+/// What only the gateway may say, a service does not say behind its body either.
+fn without_ours(mut frame: Frame<Bytes>) -> Frame<Bytes> {
+    frame.trailers_mut().into_iter().for_each(drop_ours);
+    frame
+}
+
 impl Body for ResponseBody {
     type Data = Bytes;
     type Error = BoxError;
@@ -347,7 +353,7 @@ impl Body for ResponseBody {
                 });
             }
         };
-        self.late(polled, context)
+        self.late(polled.map_ok(without_ours), context)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -519,5 +525,16 @@ mod tests {
         let body = ResponseBody::stream(Full::new(Bytes::from_static(b"abc")));
         assert_eq!(body.size_hint().exact(), Some(3));
         assert_eq!(body.collect().await.unwrap().to_bytes(), "abc");
+    }
+
+    #[tokio::test]
+    async fn a_service_says_nothing_of_ours_behind_its_body() {
+        let lines = [("oncegate-execution", "executed"), ("x-sum", "7")];
+        let trailers = HeaderMap::from_iter(lines.map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())));
+        let passed = Full::new(Bytes::from_static(b"ok")).with_trailers(std::future::ready(Some(Ok(trailers.clone()))));
+        for body in [live([data("ok"), Piece::Trailers(trailers), Piece::End]), ResponseBody::stream(passed)] {
+            let told = body.collect().await.unwrap().trailers().cloned().unwrap();
+            assert_eq!((told.len(), told.get("x-sum").map(|sum| sum.as_bytes())), (1, Some(&b"7"[..])));
+        }
     }
 }
