@@ -76,13 +76,8 @@ async fn look_back(engine: &Engine, route: &Route) -> Result<Vec<String>, StoreE
     }
     let found = live_under_others(engine, route).await?;
     note(engine.store().as_ref(), &name, found.kept(&known, &own), &known).await?;
-    let recognised = config.rules_of_found_keys(route).map(|digest| text(&digest));
-    let lost = found.live.iter().filter(|(digest, _)| !recognised.contains(digest));
-    let nothing = Rules::new();
-    let rules_of = |digest| known.get(digest).unwrap_or(&nothing);
-    Ok(lost
-        .filter_map(|(digest, live)| warning(&route.name, (live, found.is_cut), rules_of(digest), &present))
-        .collect())
+    let recognised: Vec<_> = config.rules_of_found_keys(route).iter().chain([&route.rules]).map(text).collect();
+    Ok(warnings(&route.name, &found, &known, &recognised, &present))
 }
 
 impl Found {
@@ -136,6 +131,18 @@ async fn live_under_others(engine: &Engine, route: &Route) -> Result<Found, Stor
     Ok(Found { live, is_cut: true })
 }
 
+/// `known` are all rules that were ever in force, `recognised` those under which keys are found now.
+fn warnings(route: &str, found: &Found, known: &Known, recognised: &[String], is: &Rules) -> Vec<String> {
+    let nothing = Rules::new();
+    let lost = found.live.iter().filter(|(digest, _)| !recognised.contains(digest));
+    let rules_of = |digest| known.get(digest).unwrap_or(&nothing);
+    let warnings: Vec<_> =
+        lost.filter_map(|(digest, live)| warning(route, (live, found.is_cut), rules_of(digest), is)).collect();
+    let may_be_more = found.is_cut && known.keys().any(|digest| !recognised.contains(digest));
+    let unseen = (may_be_more && warnings.is_empty()).then(|| not_all_looked_at(route));
+    warnings.into_iter().chain(unseen).collect()
+}
+
 fn warning(route: &str, (live, is_cut): (&Live, bool), was: &Rules, is: &Rules) -> Option<String> {
     let differs = |key: &str| !was.is_empty() && was.get(key) != is.get(key);
     let touches_clients = OF_CLIENT_KEYS.into_iter().any(differs);
@@ -154,6 +161,13 @@ fn warning(route: &str, (live, is_cut): (&Live, bool), was: &Rules, is: &Rules) 
         "route `{route}`: {at_least}{keys} made under other identity rules ({changes}); a repeat of such a call is not recognised \
          and may run again. Go back to the old rules, or let nothing be repeated from before the change"
     ))
+}
+
+fn not_all_looked_at(route: &str) -> String {
+    format!(
+        "route `{route}`: there were other identity rules, and none of its newest {} records tells of a key that was made          under them; older ones were not looked at. A repeat of such a call is not recognised and may run again",
+        PAGE * PAGES
+    )
 }
 
 fn text(digest: &[u8; 8]) -> String {
@@ -195,6 +209,13 @@ mod tests {
         let is = rules(&[("key.from", "[step]")]);
         let said = warning("r", (&live()["b"], true), &Rules::new(), &is).unwrap();
         assert!(said.contains("route `r`: at least 2 live keys were made"), "{said}");
+
+        let own = ["own".to_owned()];
+        let unseen = |digests: &[&str], is_cut| {
+            warnings("r", &Found { is_cut, ..Found::default() }, &known(digests), &own, &is).join("\n")
+        };
+        assert!(unseen(&["a", "own"], true).contains("older ones were not looked at"));
+        assert_eq!((unseen(&["a", "own"], false), unseen(&["own"], true)), (String::new(), String::new()));
     }
 
     #[tokio::test]
