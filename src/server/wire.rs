@@ -177,12 +177,16 @@ impl<S: AsyncWrite + Unpin> Wire<S> {
         let Some(mut waiting) = interim.waiting() else { return Poll::Ready(Ok(())) };
         while !waiting.is_empty() {
             let written = Pin::new(&mut self.stream).poll_write(context, &waiting);
-            let written = ready!(self.written(context, written))?;
-            waiting.advance(written);
+            waiting.advance(some(ready!(self.written(context, written))?)?);
         }
         interim.written();
         Poll::Ready(Ok(()))
     }
+}
+
+/// A stream that takes nothing would be asked for ever.
+fn some(written: usize) -> io::Result<usize> {
+    if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(written) }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
@@ -220,7 +224,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         while !self.refusal.is_empty() {
             let wire = &mut *self;
             let written = Pin::new(&mut wire.stream).poll_write(context, &wire.refusal);
-            let written = ready!(wire.bounded(context, written))?;
+            let written = some(ready!(wire.bounded(context, written))?)?;
             wire.refusal.advance(written);
         }
         ready!(self.poll_interim(context))?;
@@ -309,6 +313,21 @@ mod tests {
         let start = Instant::now();
         let error = wire.flush().await.unwrap_err();
         assert_eq!((error.kind(), start.elapsed()), (io::ErrorKind::TimedOut, IDLE));
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_takes_nothing_is_not_asked_for_ever() {
+        for is_refusal in [false, true] {
+            let full = io::Cursor::new(Box::<[u8]>::default());
+            let stream = tokio::io::join(tokio::io::empty(), full);
+            let mut wire = Wire::new(stream, Arc::default(), Arc::default(), IDLE, CancellationToken::new());
+            wire.flush().await.unwrap();
+            match is_refusal {
+                true => wire.refusal = Bytes::from_static(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+                false => wire.interim().say(StatusCode::PROCESSING, &HeaderMap::new()),
+            }
+            assert_eq!(wire.flush().await.unwrap_err().kind(), io::ErrorKind::WriteZero);
+        }
     }
 
     #[tokio::test(start_paused = true)]
