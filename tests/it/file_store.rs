@@ -277,8 +277,11 @@ fn a_file_of_a_newer_version_is_refused() {
 
 #[test]
 fn a_path_that_cannot_be_made_is_refused() {
-    let error = open_file(Path::new("/proc/oncegate/store.db")).err().unwrap();
-    assert!(matches!(error, OpenError::Lock(LockError::Unusable { .. })), "{error}");
+    let error = open_file(Path::new("/proc/oncegate/data/store.db")).err().unwrap();
+    assert!(
+        matches!(&error, OpenError::Lock(LockError::NoDirectory { path, .. }) if path == Path::new("/proc/oncegate")),
+        "{error}"
+    );
 }
 
 /// Until it is killed.

@@ -19,6 +19,10 @@ pub enum LockError {
     Unlockable { path: PathBuf, source: io::Error },
     #[error("the store {} cannot be opened", path.display())]
     Unusable { path: PathBuf, source: io::Error },
+    #[error("the directory {} cannot be made for the store", path.display())]
+    NoDirectory { path: PathBuf, source: io::Error },
+    #[error("a power loss could take the new directory {} with its store, for the one above it cannot be synced", path.display())]
+    Unsynced { path: PathBuf, source: io::Error },
 }
 
 /// Held while the file is in use. The system gives it back when the process dies, however it dies.
@@ -53,6 +57,7 @@ impl Lock {
 
 /// Takes the lock beside the file, and makes its directory where that is missing.
 pub(super) fn take(path: &Path) -> Result<Lock, LockError> {
+    make_directory(directory_of(path))?;
     let path = locate(path).map_err(|source| LockError::Unusable { path: path.to_owned(), source })?;
     let beside = private_file(&beside(&path, ".lock"));
     let beside = beside.map_err(|source| LockError::Unlockable { path: path.clone(), source })?;
@@ -79,11 +84,9 @@ fn try_lock(file: &File, store: &Path) -> Result<(), LockError> {
 /// The file's own name. Of a file that is not there yet that is `path`, unless it is a link to somewhere: then whoever
 /// makes it there would hold another lock than those who find it.
 fn locate(path: &Path) -> io::Result<PathBuf> {
-    let parent = directory_of(path);
-    make_directory(parent)?;
     match (fs::canonicalize(path), path.file_name()) {
         (Err(error), Some(name)) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {
-            Ok(fs::canonicalize(parent)?.join(name))
+            Ok(fs::canonicalize(directory_of(path))?.join(name))
         }
         (found, _) => found,
     }
@@ -95,7 +98,7 @@ fn private_file(path: &Path) -> io::Result<File> {
 }
 
 /// A missing directory is on the disk before anything in it is: a power loss takes it with all that it holds otherwise.
-fn make_directory(path: &Path) -> io::Result<()> {
+fn make_directory(path: &Path) -> Result<(), LockError> {
     if path.is_dir() {
         return Ok(());
     }
@@ -103,9 +106,10 @@ fn make_directory(path: &Path) -> io::Result<()> {
     make_directory(above)?;
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
-        made => made?,
+        made => made.map_err(|source| LockError::NoDirectory { path: path.to_owned(), source })?,
     }
-    File::open(above)?.sync_all()
+    let synced = File::open(above).and_then(|above| above.sync_all());
+    synced.map_err(|source| LockError::Unsynced { path: path.to_owned(), source })
 }
 
 fn directory_of(path: &Path) -> &Path {
