@@ -141,7 +141,7 @@ impl Engine {
         Ok(match self.store.write(&change).await? {
             Written::Applied => {
                 crash_point::reached(Point::AfterLapse);
-                self.count_unknown(&change.operation);
+                self.count_lapsed(&change.operation);
                 Met::Changed(Box::new(Found::new(change.operation, None)))
             }
             Written::Refused(other) => Met::Changed(other),

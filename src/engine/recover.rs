@@ -127,17 +127,23 @@ impl Engine {
         crash_point::reached(Point::BeforeLapse);
         if self.store.write(&change).await? == Written::Applied {
             crash_point::reached(Point::AfterLapse);
-            self.count_unknown(&change.operation);
+            self.count_lapsed(&change.operation);
             let state = change.operation.state.name();
             tracing::warn!(operation = %operation.id, route = %operation.identity.route, %state, "owner lost");
         }
         Ok(())
     }
 
-    /// An operation has ended without a run that counts it.
-    pub(super) fn count_unknown(&self, ended: &Operation) {
-        let lane = self.lanes.get(&ended.identity.route).filter(|_| ended.state.name() == StateName::Unknown);
-        lane.iter().for_each(|lane| lane.counters.unknown.add());
+    /// An operation has lost its owner for good.
+    pub(super) fn count_lapsed(&self, ended: &Operation) {
+        if ended.state.name() == StateName::Unknown {
+            self.count_unknown(&ended.identity.route);
+        }
+    }
+
+    /// An operation ends `unknown` without a run that counts it.
+    pub(super) fn count_unknown(&self, route: &str) {
+        self.lanes.get(route).iter().for_each(|lane| lane.counters.unknown.add());
     }
 }
 

@@ -91,13 +91,17 @@ impl Engine {
         let keep = retention(route, &owner.operation.identity);
         let word = LastWord { word: Word::End(ended), keep, write: WriteId(self.shared.entropy.bytes()) };
         let conclusion = refusal::unsendable(&owner.operation);
+        let doubtful = owner.operation.may_have_run;
         match word.write(&mut owner).await {
-            Ok(()) => self.count_unknown(&owner.operation),
+            Ok(()) => {}
             Err(WriteError::Fenced(found)) => return superseded(&owner, &found),
             Err(error) => {
                 tracing::warn!(operation = %owner.operation.id, %error, "not ended yet");
                 self.shared.tasks.spawn(word.keep_writing(owner, pilot.hold()));
             }
+        }
+        if doubtful {
+            self.count_unknown(&route.name);
         }
         conclusion
     }

@@ -2,7 +2,9 @@
 
 use http::header::AUTHORIZATION;
 use oncegate::engine::problem::Code;
-use oncegate::operation::{Cause, State, StateName as S};
+use oncegate::operation::transition::{RequestChange, Step as WriteStep};
+use oncegate::operation::{Cause, State, StateName as S, StoredRequest, WriteId};
+use oncegate::retry::decide::Stop;
 use oncegate::store::Store;
 
 use crate::rig::gateway::id;
@@ -178,6 +180,43 @@ async fn a_lost_call_that_never_fits_is_ended() {
     let small = Setup { retry: "[server]\nbuffers = \"1KiB\"", ..WITH_KEY };
     let worker = after_a_crash_in_mid_call(WITH_KEY, Ask::keyed("k").body(long)).await.neighbour_with(small);
     worker.sweep().await;
+    assert_eq!(worker.states("k").await, [S::Sent, S::Unknown]);
+    assert_eq!(worker.upstream.seen().len(), 1);
+}
+
+/// What is stored of the call makes no request any more.
+async fn spoil_request(gateway: &Gateway) {
+    let stored = gateway.store.request(id("k")).await.unwrap().unwrap();
+    let step = WriteStep { now: gateway.now(), write: WriteId([7; 16]) };
+    let mut change = gateway.kept("k").await.unwrap().operation.renew(ms(1), step).unwrap();
+    change.request = RequestChange::Put(StoredRequest { target: "no target".to_owned(), ..stored });
+    gateway.store.write(&change).await.unwrap();
+    gateway.at(gateway.elapsed() + ms(10)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_cannot_be_sent_any_more_is_ended_and_counted() {
+    for fault in [None, Some(Fault::Unheard)] {
+        let worker = after_a_crash_in_mid_call(WITH_KEY, Ask::keyed("k")).await;
+        spoil_request(&worker).await;
+        worker.store.fails(Step::To(S::Unknown), fault.unwrap_or(Fault::Slow(ms(0))), 1);
+        worker.sweep().await;
+        worker.is_idle().await;
+        let state = worker.kept("k").await.unwrap().operation.state;
+        assert!(matches!(state, State::Unknown { cause: Cause::Unsendable, .. }), "{state:?}");
+        let counters = worker.engine.shared().status.route("payments");
+        assert_eq!(counters.unknown.get(), 1, "{fault:?}");
+        assert_eq!(worker.call("k").await.problem(), (502, Some(Code::OutcomeUnknown)));
+        assert_eq!(worker.upstream.seen().len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_takes_over_sends_no_more_often_than_one_run_may() {
+    let once = Setup { retry: "max_attempts = 1", ..WITH_KEY };
+    let worker = after_a_crash_in_mid_call(once, Ask::keyed("k")).await;
+    let told = worker.call("k").await;
+    assert_eq!((told.problem(), told.marks.stop), ((502, Some(Code::OutcomeUnknown)), Some(Stop::Exhausted)));
     assert_eq!(worker.states("k").await, [S::Sent, S::Unknown]);
     assert_eq!(worker.upstream.seen().len(), 1);
 }
