@@ -18,7 +18,7 @@ use crate::operation::{Operation, OperationId, StateName, StoredRequest};
 use crate::store::{StoreError, Written};
 
 /// A route that is not in our configuration may be in another gateway's, who can go on with it.
-const STRANGERS: Duration = Duration::from_secs(60);
+const LEFT_TO_OTHERS: Duration = Duration::from_secs(60);
 /// How long a flight of this process has to notice that its operation has no owner.
 const OWN_FLIGHT: Duration = Duration::from_secs(1);
 
@@ -52,10 +52,10 @@ impl Engine {
             .as_ref()
             .zip(request.as_ref())
             .map_or(ResendRule::NONE, |(route, request)| resend_rule(route, &method(request), &operation.identity));
-        if route.is_none() && self.store.now() < operation.deadline.after(STRANGERS) {
+        if route.is_none() && self.store.now() < operation.deadline.after(LEFT_TO_OTHERS) {
             return Ok(Look::Stranger);
         }
-        self.see_to(pilot, operation, rule, (route, request)).await.map(|()| Look::Done)
+        self.see_to(pilot, operation, rule, route, request).await.map(|()| Look::Done)
     }
 
     async fn see_to(
@@ -63,7 +63,8 @@ impl Engine {
         pilot: Pilot,
         operation: Operation,
         rule: ResendRule,
-        (route, request): (Option<Arc<Route>>, Option<StoredRequest>),
+        route: Option<Arc<Route>>,
+        request: Option<StoredRequest>,
     ) -> Result<(), StoreError> {
         match (operation.admit(None, &rule, self.store.now()), route, request) {
             (Admission::TakeOver, Some(route), Some(request))

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Buf, BufMut, BytesMut};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
@@ -22,6 +22,13 @@ pub(super) const SILENCE: Duration = Duration::from_millis(500);
 
 /// Bytes that are read ahead at most.
 const LOOK_AHEAD: usize = 1024;
+
+/// Hands on what was read of a stream ahead of its reader; false once there is no more of it.
+pub(super) fn take_ahead(ahead: &mut impl Buf, buffer: &mut ReadBuf<'_>) -> bool {
+    let (is_there, room) = (ahead.has_remaining(), buffer.remaining());
+    buffer.put(ahead.take(room));
+    is_there
+}
 
 /// Whether the answer under way is of no use to anybody once its caller is gone.
 #[derive(Clone, Debug, Default)]
@@ -67,12 +74,9 @@ impl Lookout {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let read = if self.ahead.is_empty() {
-            Pin::new(stream).poll_read(context, buffer)
-        } else {
-            let length = self.ahead.len().min(buffer.remaining());
-            buffer.put_slice(&self.ahead.split_to(length));
-            Poll::Ready(Ok(()))
+        let read = match take_ahead(&mut self.ahead, buffer) {
+            true => Poll::Ready(Ok(())),
+            false => Pin::new(stream).poll_read(context, buffer),
         };
         self.is_reading = read.is_pending();
         read

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional};
 use tokio::time::{Instant, sleep_until};
 
+use crate::server::presence::take_ahead;
 use crate::server::wire::Wire;
 use crate::upstream::Switched;
 
@@ -99,11 +100,8 @@ struct Side<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Side<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.early.is_empty() {
+        if !take_ahead(&mut self.early, buffer) {
             ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        } else {
-            let length = self.early.len().min(buffer.remaining());
-            buffer.put_slice(&self.early.split_to(length));
         }
         *lock(&self.last.0) = Instant::now();
         Poll::Ready(Ok(()))

@@ -22,7 +22,7 @@ const EXPIRED: usize = 1024;
 /// Records that nobody here can read; beyond this number they are looked at again.
 const UNREADABLE: usize = 4096;
 /// How long those of other gateways' routes are left to them.
-const STRANGERS: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Runs until `stop`. A store that does not answer is asked again in the next second.
 pub async fn sweep(engine: Arc<Engine>, stop: CancellationToken) {
@@ -76,7 +76,7 @@ impl Aside {
         if self.unreadable.len() > UNREADABLE {
             self.unreadable.clear();
         }
-        self.strangers.retain(|_, seen| seen.elapsed() < STRANGERS);
+        self.strangers.retain(|_, seen| seen.elapsed() < LOOK_AGAIN);
     }
 
     fn len(&self) -> usize {
@@ -138,5 +138,24 @@ async fn purge(engine: &Arc<Engine>) {
         Ok(0) => {}
         Ok(removed) => tracing::debug!(removed, "expired records removed"),
         Err(error) => tracing::debug!(%error, "expired records not removed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_operations_of_others_are_looked_at_again_after_a_while() {
+        let (mut aside, id) = (Aside::default(), OperationId::from_bytes([7; 20]));
+        note(Some(Ok((id, Ok(Look::Stranger)))), &mut aside);
+        advance(LOOK_AGAIN - Duration::from_millis(1)).await;
+        aside.forget_old();
+        assert!(aside.has(&id));
+        advance(Duration::from_millis(1)).await;
+        aside.forget_old();
+        assert!(!aside.has(&id));
     }
 }
