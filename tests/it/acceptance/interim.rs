@@ -8,6 +8,7 @@ on! { [memory]
     what_is_said_before_an_answer_is_told_at_once
     a_body_waits_until_its_service_asks_for_it
     a_refusal_spares_the_caller_his_body
+    a_body_that_nobody_asked_for_yet_is_for_the_next_attempt
     a_service_that_never_asks_gets_the_body_all_the_same
     a_guarded_body_is_asked_for_by_the_gateway
 }
@@ -72,6 +73,23 @@ fn a_refusal_spares_the_caller_his_body(ground: Ground) {
     upstream.says("HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno");
     assert!(caller.until("no").starts_with("HTTP/1.1 401 "), "not asked for its body");
     upstream.stays();
+}
+
+fn a_body_that_nobody_asked_for_yet_is_for_the_next_attempt(ground: Ground) {
+    let service = RawService::start();
+    let gateway = unguarded(&service, &ground);
+    let mut caller = asks(&gateway, EXPECTING);
+    let (mut busy, _head) = service.takes();
+    busy.says("HTTP/1.1 429 Too Many Requests\r\nRetry-After-Ms: 1\r\nContent-Length: 0\r\n\r\n");
+    let (mut upstream, head) = service.takes();
+    assert!(head.contains("\r\nexpect: 100-continue\r\n") && head.contains("\r\noncegate-attempt: 2\r\n"), "{head}");
+    upstream.says(CONTINUE);
+    assert_eq!(caller.until("\r\n\r\n"), CONTINUE);
+    caller.says("body");
+    assert_eq!(upstream.until("body"), "body");
+    upstream.says(DONE);
+    assert!(caller.until("ok").starts_with("HTTP/1.1 200 OK\r\n"), "asked for once");
+    busy.stays();
 }
 
 fn a_service_that_never_asks_gets_the_body_all_the_same(ground: Ground) {
