@@ -38,8 +38,13 @@ pub(crate) fn claim(now: Timestamp, entropy: &Entropy) -> Result<Change, Failure
         had_credential: false,
     };
     let id = OperationId::of(Scope::none().digest(), "payments", &key, None);
-    let ownership =
-        Ownership { owner: OwnerId(entropy.bytes()), lease: HOUR, deadline: now.after(HOUR), destination: [0; 8] };
+    let ownership = Ownership {
+        owner: OwnerId(entropy.bytes()),
+        lease: HOUR,
+        deadline: now.after(HOUR),
+        destination: [0; 8],
+        accepted: false,
+    };
     let step = Step { now, write: WriteId(entropy.bytes()) };
     Ok(transition::claim(id, identity, request, ownership, Opening::Sent, step)?)
 }

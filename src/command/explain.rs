@@ -157,7 +157,17 @@ fn explain(
         (Effect::Write, _) => {
             let body = Bytes::copy_from_slice(data.as_bytes());
             let deadline = Instant::now() + route.retry.deadline;
-            let call = Call { route, scope, method, target, headers: headers.into(), body, deadline, room: None };
+            let call = Call {
+                route,
+                scope,
+                method,
+                target,
+                headers: headers.into(),
+                body,
+                deadline,
+                respond_async: None,
+                room: None,
+            };
             print_key(&call, sight(&call));
             print_policy(config, &call);
         }

@@ -150,6 +150,14 @@ pub struct StoreSettings {
 }
 
 impl StoreSettings {
+    /// Whether a caller's credential may be kept with his call: sealed, or in memory only. A file has a key of its own.
+    pub fn keeps_credentials(&self) -> bool {
+        match self.url {
+            StoreUrl::Memory | StoreUrl::File(_) => true,
+            StoreUrl::Redis(_) => !self.encryption.is_empty(),
+        }
+    }
+
     /// The namespace, where it tells one memory from another.
     pub fn namespace_in_redis(&self) -> Option<&str> {
         match self.url {

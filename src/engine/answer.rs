@@ -5,7 +5,7 @@ use http::{HeaderMap, StatusCode};
 use hyper::ext::ReasonPhrase;
 use tokio::sync::mpsc;
 
-use crate::engine::problem::Problem;
+use crate::engine::problem::{Code, Problem};
 use crate::operation::{KeySource, OperationId};
 use crate::retry::decide::Stop;
 use crate::upstream::{ReceivedBody, Switched};
@@ -22,11 +22,22 @@ impl Answer {
         let unsent = self.marks.attempts == 0 && self.marks.execution == Some(Execution::NotExecuted);
         matches!(&self.content, Content::Problem(problem) if problem.store_away) && unsent
     }
+
+    /// Whether it only says that the call is under way.
+    pub fn is_in_progress(&self) -> bool {
+        matches!(&self.content, Content::Problem(problem) if problem.code == Code::InProgress)
+    }
 }
 
 /// Who wrote the answer, and what it says.
 pub enum Content {
-    Upstream { status: StatusCode, headers: HeaderMap, body: Body },
+    Upstream {
+        status: StatusCode,
+        headers: HeaderMap,
+        body: Body,
+    },
+    /// The call is being made, and its answer can be asked for by the name of the operation.
+    Accepted,
     Problem(Problem),
 }
 

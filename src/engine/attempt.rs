@@ -19,13 +19,14 @@ use crate::engine::run::{Dispatch, Run};
 use crate::operation::Cause;
 use crate::operation::admission::Repeat;
 use crate::operation::outcome::{Outcome, Silence, status_of_grpc};
+use crate::retry::deadline;
 use crate::retry::retry_after::{self, Hint};
 use crate::upstream::{
     Connection, Freshness, ReceivedBody, SendBody, SendError, drop_ours, keep_trailers, remove_hop_by_hop, via,
 };
 
 pub(super) const ATTEMPT: HeaderName = HeaderName::from_static("oncegate-attempt");
-pub(super) const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
+const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
 
 /// An answer that switches to a protocol which nobody asked for is none.
 pub(super) const UNASKED: &str = "the upstream switched to a protocol that nobody asked for";
@@ -123,7 +124,7 @@ impl Outgoing {
             method: Method::from_bytes(request.method.as_bytes()).ok()?,
             uri: request.target.parse().ok()?,
             own: route_lines(&request.headers, route, key)?,
-            headers: Arc::clone(&request.headers),
+            headers: without(&request.headers, credentials),
             credentials: credentials.clone(),
             body: request.body.clone(),
         })
@@ -138,8 +139,18 @@ impl Outgoing {
         headers.extend(self.credentials.iter().cloned());
         insert(headers, self.own.iter().cloned());
         headers.insert(ATTEMPT, HeaderValue::from(attempt));
-        headers.insert(TIMEOUT, HeaderValue::from(millis(left)));
+        tell_what_is_left(headers, left);
         request
+    }
+}
+
+/// How long the upstream has, to those who look at it.
+pub(super) fn tell_what_is_left(headers: &mut HeaderMap, left: Duration) {
+    headers.insert(TIMEOUT, HeaderValue::from(millis(left)));
+    if headers.contains_key(deadline::GRPC_TIMEOUT)
+        && let Ok(left) = HeaderValue::try_from(deadline::grpc_timeout_text(left))
+    {
+        headers.insert(deadline::GRPC_TIMEOUT, left);
     }
 }
 
@@ -155,6 +166,15 @@ pub(super) fn route_lines(headers: &HeaderMap, route: &Route, key: Option<&str>)
         lines.push((route.key.header_upstream().clone(), HeaderValue::from_str(key).ok()?));
     }
     Some(lines)
+}
+
+/// The caller's credentials of now stand in for those that are kept.
+fn without(kept: &Arc<HeaderMap>, credentials: &Lines) -> Arc<HeaderMap> {
+    let mut headers = Arc::clone(kept);
+    for (name, _) in credentials.iter().filter(|(name, _)| kept.contains_key(name)) {
+        Arc::make_mut(&mut headers).remove(name);
+    }
+    headers
 }
 
 pub(super) fn insert(headers: &mut HeaderMap, lines: impl IntoIterator<Item = (HeaderName, HeaderValue)>) {

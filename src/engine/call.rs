@@ -30,6 +30,8 @@ pub struct Call {
     pub body: Bytes,
     /// No attempt starts later.
     pub deadline: Instant,
+    /// How long the caller waits before he would rather be told where to ask for the answer; `None`: until it is there.
+    pub respond_async: Option<Duration>,
     /// The room that the body takes, for as long as somebody may send it.
     pub room: Option<Arc<Held>>,
 }
@@ -51,22 +53,33 @@ impl Call {
         self.route.repeat_for(&self.method)
     }
 
-    /// What may be kept of the request: everything but the caller's credentials.
+    /// What is kept of the request: everything but the caller's credentials, and these, too, if he does not stay.
     pub fn stored(&self) -> StoredRequest {
         let mut kept = Arc::clone(&self.headers);
-        let credentials: Vec<_> = kept.keys().filter(|name| is_credential(name)).cloned().collect();
-        for name in &credentials {
+        let mut dropped: Vec<_> = kept.keys().filter(|name| is_credential(name)).cloned().collect();
+        if self.respond_async.is_some() {
+            dropped.clear();
+        }
+        for name in &dropped {
             Arc::make_mut(&mut kept).remove(name);
         }
-        let ours = &self.route.upstream.headers;
-        let is_the_callers = |name: &HeaderName| !ours.iter().any(|(own, _)| own == name);
         StoredRequest {
             method: self.method.to_string(),
             target: upstream_target(&self.route, &self.target),
             headers: kept,
             body: self.body.clone(),
-            had_credential: credentials.iter().any(is_the_callers),
+            had_credential: dropped.iter().any(|name| self.is_own(name)),
         }
+    }
+
+    /// Whether the call cannot be made without the caller's own credential.
+    pub fn needs_credential(&self) -> bool {
+        self.headers.keys().any(|name| is_credential(name) && self.is_own(name))
+    }
+
+    /// Whether the upstream gets the caller's line of that name, and not one of the configuration.
+    fn is_own(&self, name: &HeaderName) -> bool {
+        !self.route.upstream.headers.iter().any(|(own, _)| own == name)
     }
 
     /// The credentials that this call brought, to be sent with the stored request.
@@ -87,7 +100,7 @@ impl NamedCall {
     }
 
     pub fn retention(&self) -> Retention {
-        retention(&self.call.route, &self.identity)
+        retention(&self.call.route, &self.identity, self.call.respond_async.is_some())
     }
 
     /// The name under which the store remembers who used this session and step last; only for keys that have the
@@ -119,12 +132,14 @@ pub fn resend_rule(route: &Route, method: &Method, identity: &Identity) -> Resen
     }
 }
 
-/// How long an operation's end is kept. Nobody can name a stamped key again but by looking its operation up.
-pub fn retention(route: &Route, identity: &Identity) -> Retention {
+/// How long an operation's end is kept. Nobody can name a stamped key again but by looking its operation up, which is
+/// what `accepted` says that somebody will do.
+pub fn retention(route: &Route, identity: &Identity, accepted: bool) -> Retention {
     let whole = Retention { receipts: route.receipts, tombstones: route.tombstones };
     let within =
         |most: Duration| Retention { receipts: whole.receipts.min(most), tombstones: whole.tombstones.min(most) };
     match (identity.source, route.duplicate_window) {
+        _ if accepted => whole,
         (KeySource::Client | KeySource::Derived, _) => whole,
         (KeySource::Window, DuplicateWindow::For(window)) => within(window.max(STAMPED_LIFE)),
         (KeySource::Window | KeySource::Stamped, _) => within(STAMPED_LIFE),

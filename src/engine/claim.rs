@@ -19,7 +19,7 @@ use crate::engine::refusal;
 use crate::engine::run::Dispatch;
 use crate::engine::settle::{FIRST_PAUSE, LONGEST_PAUSE, LastWord, Word};
 use crate::operation::admission::{Admission, ResendRule};
-use crate::operation::transition::{Change, Ended, Opening, RequestChange, claim};
+use crate::operation::transition::{Change, Ended, Opening, Ownership, RequestChange, claim};
 use crate::operation::{Cause, Fence, OperationId, StoredRequest, WriteId};
 use crate::store::{Claimed, StoreError};
 
@@ -157,6 +157,10 @@ impl Engine {
         refusal::in_progress(named.id, &named.identity)
     }
 
+    pub(super) fn ownership_for(&self, named: &NamedCall) -> Ownership {
+        self.ownership(&named.call.route, named.call.deadline, named.call.respond_async.is_some())
+    }
+
     pub(super) fn note_store_failure(&self, named: &NamedCall, error: &StoreError) {
         self.note_unreadable(named.id, error);
         tracing::warn!(operation = %named.id, route = %named.call.route.name, %error, "claim failed");
@@ -196,7 +200,7 @@ impl Engine {
     }
 
     fn first_record(&self, named: &NamedCall) -> Result<Change, Box<Conclusion>> {
-        let ownership = self.ownership(&named.call.route, named.call.deadline);
+        let ownership = self.ownership_for(named);
         let (identity, request, opening) =
             (Arc::clone(&named.identity), named.call.stored(), Opening::of(named.repeat()));
         let change = claim(named.id, identity, request, ownership, opening, self.step());

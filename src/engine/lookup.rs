@@ -30,7 +30,8 @@ impl Engine {
         let (until, mut landed) = (Instant::now() + wait, false);
         loop {
             let view = self.view(scope, id).await?;
-            if view.operation.is_ownerless(view.now) || Instant::now() >= until {
+            let is_over = view.operation.is_ownerless(view.now) && view.operation.parked_until().is_none();
+            if is_over || Instant::now() >= until {
                 return Ok(view);
             }
             let flight = self.shared.flights.watch(id, view.operation.identity.fingerprint).filter(|_| !landed);

@@ -60,14 +60,14 @@ impl Engine {
                 }
             }
         }
-        Ok(still_running(&found.operation))
+        Ok(self.still_running(&found.operation))
     }
 
     async fn move_on(self: &Arc<Self>, pilot: &Pilot, named: &NamedCall, found: &Found) -> Result<Met, StoreError> {
         let rule = named.resend_rule();
         match found.operation.admit(Some(&named.identity.fingerprint), &rule, self.store.now()) {
             Admission::InProgress => self.follow(pilot, named, found).await,
-            Admission::TakeOver if self.is_due_too_late(named, found) => Ok(still_running(&found.operation)),
+            Admission::TakeOver if self.is_due_too_late(named, found) => Ok(self.still_running(&found.operation)),
             admission @ (Admission::TakeOver | Admission::ClaimAgain) => self.enter(named, found, admission).await,
             Admission::Lapse => self.end_lapsed(named, found).await,
             Admission::KeyReused => Ok(Met::Concluded(Box::new(refusal::other_request(named)))),
@@ -76,6 +76,9 @@ impl Engine {
     }
 
     async fn told(&self, found: &Found, row: Admission) -> Met {
+        if row == Admission::InProgress {
+            return self.still_running(&found.operation);
+        }
         self.note_lost_receipt(found).await;
         Met::Concluded(Box::new(refusal::of_record(found, row)))
     }
@@ -103,7 +106,7 @@ impl Engine {
             };
         }
         let since = Instant::now();
-        let ownership = self.ownership(&named.call.route, named.call.deadline);
+        let ownership = self.ownership_for(named);
         let change = match admission {
             Admission::TakeOver => operation.take_over(ownership, self.step()),
             _ => operation.claim_again(ownership, Opening::of(named.repeat()), self.step()),
@@ -155,8 +158,8 @@ impl Engine {
         let id = found.operation.id;
         let route = &named.call.route;
         pilot.running();
-        if route.in_flight == InFlight::Reject {
-            return Ok(still_running(&found.operation));
+        if route.in_flight == InFlight::Reject || found.operation.parked_until().is_some() {
+            return Ok(self.still_running(&found.operation));
         }
         let until = (Instant::now() + route.in_flight_wait).min(named.call.deadline);
         if id != named.id
@@ -177,7 +180,7 @@ impl Engine {
                 Some(_) => {}
             }
         }
-        Ok(still_running(&found.operation))
+        Ok(self.still_running(&found.operation))
     }
 
     /// Whoever has waited for a run goes on with it if its owner was lost, and is told its end if it has ended: another
@@ -187,6 +190,11 @@ impl Engine {
             Admission::TakeOver | Admission::Lapse => Met::Changed(Box::new(found)),
             row => self.told(&found, row).await,
         }
+    }
+
+    /// Of the operation that is there: an unnamed call may have met another one than its own.
+    fn still_running(&self, operation: &Operation) -> Met {
+        Met::Concluded(Box::new(refusal::waiting(operation, self.store.now())))
     }
 
     /// A call without a key of its own meets one of the same content.
@@ -201,9 +209,4 @@ impl Engine {
             _ => Alike::Another(operation.id),
         }
     }
-}
-
-/// Of the operation that is there: an unnamed call may have met another one than its own.
-fn still_running(operation: &Operation) -> Met {
-    Met::Concluded(Box::new(refusal::in_progress(operation.id, &operation.identity)))
 }

@@ -3,6 +3,7 @@
 //! Owns the order of things: intent is durable before the first byte goes upstream, and the receipt is durable before
 //! the client sees the answer end. What may happen is decided in `operation` and `retry`; here it is done.
 
+pub mod accept;
 pub mod answer;
 pub mod attempt;
 pub mod buffers;
@@ -32,6 +33,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderMap;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -51,6 +53,7 @@ use crate::entropy::Entropy;
 use crate::operation::admission::Admission;
 use crate::operation::transition::{Ownership, Retention, Step};
 use crate::operation::{Operation, OwnerId, WriteId};
+use crate::retry::inbound;
 use crate::store::{Store, StoreError};
 use crate::upstream::{Client, SendBody};
 
@@ -118,6 +121,9 @@ impl Engine {
             Err(refused) => return *refused,
         };
         self.notice_scope(&named);
+        if let Some(refused) = named.call.respond_async.and_then(|_| self.unkeepable(&named)) {
+            return refused.answer();
+        }
         let route = Arc::clone(&named.call.route);
         let answer = match route.on_store_down {
             OnStoreDown::Reject => self.through_gates(named).await,
@@ -164,10 +170,14 @@ impl Engine {
         .await
     }
 
-    /// Counts a request of the route, whatever becomes of it.
-    pub fn count(&self, route: &Route) {
-        if let Some(lane) = self.lane(route) {
-            lane.counters.calls.add();
+    /// Counts a request of the route, whatever becomes of it, and whether its caller says that it is not the first one.
+    pub fn count(&self, route: &Route, headers: &HeaderMap) {
+        let Some(lane) = self.lane(route) else { return };
+        lane.counters.calls.add();
+        let earlier_tries = inbound::earlier_tries(headers);
+        if earlier_tries > 0 {
+            lane.counters.client_retries.add();
+            tracing::info!(route = %route.name, earlier_tries, "a caller tries again by itself");
         }
     }
 
@@ -202,7 +212,10 @@ impl Engine {
             return refused.answer();
         }
         match self.rate_gate(&named).await {
-            Ok(None) => self.fly(named).await,
+            Ok(None) => match named.call.respond_async {
+                None => self.fly(named).await,
+                Some(wait) => Box::pin(self.fly_ahead(named, wait)).await,
+            },
             Ok(Some(refused)) => refused,
             Err(error) => refusal::store_unavailable(&named, &error).answer(),
         }
@@ -244,13 +257,14 @@ impl Engine {
         Owner::new(self.store.clone(), self.shared.entropy.clone(), lease, operation, since, counters)
     }
 
-    fn ownership(&self, route: &Route, deadline: Instant) -> Ownership {
+    fn ownership(&self, route: &Route, deadline: Instant, accepted: bool) -> Ownership {
         let left = deadline.saturating_duration_since(Instant::now());
         Ownership {
             owner: OwnerId(self.shared.entropy.bytes()),
             lease: self.shared.config.store.lease,
             deadline: self.store.now().after(left),
             destination: route.destination,
+            accepted,
         }
     }
 

@@ -9,10 +9,11 @@ use http::header::{CONTENT_LENGTH, UPGRADE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::clock::millis;
 use crate::config::Route;
 use crate::engine::answer::{Answer, Body, Content, Execution, Marks, Unguarded};
-use crate::engine::attempt::{ATTEMPT, TIMEOUT, UNASKED, freshness, from_upstream, insert, meant_status, route_lines};
+use crate::engine::attempt::{
+    ATTEMPT, UNASKED, freshness, from_upstream, insert, meant_status, route_lines, tell_what_is_left,
+};
 use crate::engine::problem::{Code, Problem};
 use crate::engine::{Engine, Lane, refusal};
 use crate::operation::Cause;
@@ -82,7 +83,7 @@ impl Engine {
                 Tried::Switched(headers, stream) => return switched(&passage, &progress, headers, stream),
             };
             match self.decide_passage(&passage, &progress, &passed) {
-                Decision::Retry { wait, ended, new_connection, run } => {
+                Decision::Retry { wait, ended, new_connection, run, .. } => {
                     progress.may_have_run |= ended.may_have_run;
                     progress.tries = run;
                     progress.new_connection = new_connection;
@@ -106,6 +107,7 @@ impl Engine {
             vetoed: headers.is_some_and(retry_after::vetoes),
             replayable: !passage.body.is_taken(),
             hint: headers.and_then(|headers| retry_after::hint(headers, self.store().now())),
+            may_park: false,
             left: passage.deadline.saturating_duration_since(Instant::now()),
             run: progress.tries,
         };
@@ -206,7 +208,7 @@ fn request(passage: &Passage, progress: &Progress) -> Request<SendBody> {
     *request.headers_mut() = passage.headers.clone();
     let left = passage.deadline.saturating_duration_since(Instant::now());
     request.headers_mut().insert(ATTEMPT, HeaderValue::from(progress.tries.tries));
-    request.headers_mut().insert(TIMEOUT, HeaderValue::from(millis(left)));
+    tell_what_is_left(request.headers_mut(), left);
     request
 }
 

@@ -129,6 +129,8 @@ pub struct Problem {
     /// What is known of an answer that cannot be shown.
     pub lost: Option<LostAnswer>,
     pub retryable: bool,
+    /// `retry_after` is when a quota that is used up has room again.
+    pub quota_used_up: bool,
     /// For want of a store that answers; one that has lost its memory does.
     pub store_away: bool,
     /// What to do in this case, where that is not what the type says.
@@ -155,6 +157,7 @@ impl Problem {
             retry_after: None,
             lost: None,
             retryable: entry.retryable,
+            quota_used_up: false,
             store_away: false,
             advice: None,
         }

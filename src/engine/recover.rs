@@ -103,7 +103,9 @@ impl Engine {
         }
         let since = Instant::now();
         let deadline = since + route.retry.deadline;
-        let Ok(change) = operation.take_over(self.ownership(&route, deadline), self.step()) else { return Ok(()) };
+        let Ok(change) = operation.take_over(self.ownership(&route, deadline, false), self.step()) else {
+            return Ok(());
+        };
         crash_point::reached(Point::BeforeRecovery);
         if self.store.write(&change).await? != Written::Applied {
             return Ok(());
@@ -123,7 +125,10 @@ impl Engine {
     }
 
     async fn end_without_owner(&self, operation: &Operation, route: Option<&Route>) -> Result<(), StoreError> {
-        let keep = route.map_or_else(|| self.default_retention(), |route| retention(route, &operation.identity));
+        let keep = route.map_or_else(
+            || self.default_retention(),
+            |route| retention(route, &operation.identity, operation.accepted),
+        );
         let Ok(change) = operation.lapse(keep, self.step()) else { return Ok(()) };
         crash_point::reached(Point::BeforeLapse);
         if self.store.write(&change).await? == Written::Applied {

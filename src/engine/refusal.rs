@@ -83,6 +83,23 @@ pub fn in_progress(id: OperationId, identity: &Identity) -> Conclusion {
     Conclusion::Problem { problem, marks: marks(id, identity, Execution::InProgress) }
 }
 
+/// The record is at work, or waits for its time.
+pub fn waiting(operation: &Operation, now: Timestamp) -> Conclusion {
+    let Some(left) = operation.parked_until().map(|at| at.since(now)) else {
+        return in_progress(operation.id, &operation.identity);
+    };
+    let detail = "The upstream asked for time; the call is sent again when that is over. This one was not sent.";
+    let problem = Problem::new(Code::InProgress, detail).with_retry_after(left.max(SOON));
+    Conclusion::Problem { problem, marks: marks_of(operation) }
+}
+
+/// The caller asks for the answer later, and what the call needs cannot be kept until then.
+pub fn unkeepable(named: &NamedCall, why: &str) -> Conclusion {
+    let problem = Problem::new(Code::InvalidRequest, format!("Prefer: respond-async cannot be granted here: {why}."))
+        .with_advice("Send the same call without Prefer: respond-async; nothing was sent for this one.");
+    Conclusion::Problem { problem, marks: marks(named.id, &named.identity, Execution::NotExecuted) }
+}
+
 /// The key names another request. Nothing of that request is shown.
 pub fn other_request(named: &NamedCall) -> Conclusion {
     let problem = if named.named_by_step {
@@ -230,7 +247,7 @@ pub fn rate_limited(named: &NamedCall, wait: Duration) -> Conclusion {
 /// The route's own limit, as a problem.
 pub fn rate_problem(route: &Route, wait: Duration) -> Problem {
     let detail = format!("Route `{}` takes no more calls now; this one was not sent.", route.name);
-    Problem::new(Code::RateLimited, detail).with_retry_after(wait)
+    Problem { quota_used_up: true, ..Problem::new(Code::RateLimited, detail).with_retry_after(wait) }
 }
 
 /// A call without a key of its own, while an identical one is unresolved.

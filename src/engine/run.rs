@@ -10,6 +10,7 @@ use http::{HeaderName, HeaderValue};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use crate::clock::millis;
 use crate::config::Route;
 use crate::crash_point::{self, Point};
 use crate::engine::attempt::{Attempted, Outgoing};
@@ -19,6 +20,7 @@ use crate::engine::claim::FirstCaller;
 use crate::engine::conclusion::Conclusion;
 use crate::engine::flight::Pilot;
 use crate::engine::owner::{Owner, WriteError};
+use crate::engine::refusal;
 use crate::engine::report::Told;
 use crate::engine::{Engine, Lane};
 use crate::entropy::Entropy;
@@ -101,7 +103,7 @@ impl<'a> Run<'a> {
             lane,
             pilot,
             rule: resend_rule(&route, &outgoing.method, &operation.identity),
-            keep: retention(&route, &operation.identity),
+            keep: retention(&route, &operation.identity, operation.accepted),
             tries: decide::Run::after(tries),
             room: engine.shared.buffers.for_answer(),
             new_connection: false,
@@ -128,7 +130,11 @@ impl<'a> Run<'a> {
             };
             let (attempted, decision) = self.weigh(attempted).await;
             match decision {
-                Decision::Retry { wait, ended, new_connection, run } => {
+                Decision::Retry { wait, ended, parked: true, .. } => {
+                    attempted.discard().await;
+                    return Box::pin(self.park(wait, ended)).await;
+                }
+                Decision::Retry { wait, ended, new_connection, run, parked: false } => {
                     attempted.discard().await;
                     (self.new_connection, self.tries) = (new_connection, run);
                     if let Err(error) = self.pause(wait, ended).await {
@@ -175,6 +181,7 @@ impl<'a> Run<'a> {
             vetoed: attempted.advice.vetoed,
             replayable: true,
             hint: attempted.advice.hint,
+            may_park: operation.accepted,
             left: self.deadline.saturating_duration_since(Instant::now()),
             run: self.tries,
         };
@@ -194,6 +201,18 @@ impl<'a> Run<'a> {
         self.owner.holding(sleep(wait)).await;
         crash_point::reached(Point::AfterWait);
         Ok(())
+    }
+
+    /// Nobody holds a wait that is longer than a run: whoever is there at its end goes on.
+    async fn park(&mut self, wait: Duration, ended: Ended) -> Conclusion {
+        let not_before = self.owner.store().now().after(wait);
+        crash_point::reached(Point::BeforeWait);
+        if let Err(error) = self.owner.write(|operation, step| operation.park(ended, not_before, step)).await {
+            return self.broken_off(error, ended);
+        }
+        let operation = &self.owner.operation;
+        tracing::info!(operation = %operation.id, wait_ms = millis(wait), "parked");
+        refusal::waiting(operation, self.owner.store().now())
     }
 
     /// An operation that was taken over in the middle of a wait keeps to it.

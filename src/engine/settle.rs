@@ -88,7 +88,7 @@ impl Engine {
     /// The stored request does not make a request of the route any more.
     pub(super) async fn end_unsendable(&self, pilot: &Pilot, mut owner: Owner, route: &Route) -> Conclusion {
         let ended = Ended { cause: Cause::Unsendable, may_have_run: false };
-        let keep = retention(route, &owner.operation.identity);
+        let keep = retention(route, &owner.operation.identity, owner.operation.accepted);
         let word = LastWord { word: Word::End(ended), keep, write: WriteId(self.shared.entropy.bytes()) };
         let conclusion = refusal::unsendable(&owner.operation);
         let doubtful = owner.operation.may_have_run;
@@ -239,7 +239,7 @@ impl Run<'_> {
     /// The look for an earlier call of the same step goes on beside the run, and holds up nothing that has to be durable.
     async fn find_earlier(&mut self) {
         let Some(looking) = self.looking.take() else { return };
-        let looked = match self.owner.operation.due() {
+        let looked = match self.owner.operation.state.lease() {
             Some(_) => self.owner.holding(looking).await,
             None => looking.await,
         };

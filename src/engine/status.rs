@@ -109,6 +109,8 @@ pub struct RouteStatus {
     pub fenced_writes: Counter,
     /// Answers of owners that had lost their operation and ended its unknown.
     pub late_answers: Counter,
+    /// Requests whose caller says that it has tried before.
+    pub client_retries: Counter,
     keys: Keys,
     unguarded: UnguardedCalls,
     session_without_step: AtomicBool,
@@ -163,6 +165,7 @@ impl RouteStatus {
             new_scopes: self.new_scopes.get(),
             fenced_writes: self.fenced_writes.get(),
             late_answers: self.late_answers.get(),
+            client_retries: self.client_retries.get(),
             keys: KeySnapshot::of(&self.keys),
             unguarded: UnguardedSnapshot {
                 store: self.unguarded.store.get(),
@@ -196,6 +199,7 @@ pub struct RouteSnapshot {
     pub new_scopes: u64,
     pub fenced_writes: u64,
     pub late_answers: u64,
+    pub client_retries: u64,
     pub keys: KeySnapshot,
     pub unguarded: UnguardedSnapshot,
     pub session_without_step: bool,

@@ -75,7 +75,7 @@ pub enum Admission {
     Expired,
     /// It ran, but its answer could not be kept.
     Unavailable(Kept),
-    /// Somebody owns it and is at work.
+    /// Somebody owns it and is at work, or it waits for a time at which somebody will be.
     InProgress,
     /// Nobody owns it and it may go on where it stands.
     TakeOver,
@@ -99,6 +99,7 @@ impl Operation {
         match &self.state {
             State::Claimed { lease } | State::Sent { lease } if lease.until > now => Admission::InProgress,
             State::Waiting { lease: Some(lease), .. } if lease.until > now => Admission::InProgress,
+            State::Waiting { not_before, lease: None } if *not_before > now => Admission::InProgress,
             State::Claimed { .. } => Admission::TakeOver,
             State::Sent { .. } => self.may_resend(rule, now, Admission::TakeOver, Admission::Lapse),
             State::Waiting { .. } if !self.may_have_run => Admission::TakeOver,
@@ -133,16 +134,18 @@ impl Operation {
     }
 
     /// Without its caller a call can be sent only if it needs no credential of his, and if he meets it when he asks again
-    /// (who has no key of his own asks with another one) or it is harmless twice. What surely never ran is not begun after
-    /// the deadline of its run: whoever asked for it has long been told something else.
+    /// (who has no key of his own asks with another one, unless he was told its name) or it is harmless twice. What surely
+    /// never ran is not begun after the deadline of its run: whoever asked for it has long been told something else, unless
+    /// that was to wait.
     pub fn may_go_on_alone(&self, request: &StoredRequest, rule: &ResendRule, now: Timestamp) -> bool {
         let may_have_run = self.may_have_run || self.state.name() == StateName::Sent;
         let is_met_again = match self.identity.source {
             KeySource::Client | KeySource::Derived => true,
-            KeySource::Window | KeySource::Stamped => false,
+            KeySource::Window | KeySource::Stamped => self.accepted,
         };
         let is_wanted = is_met_again || rule.repeat == Repeat::Harmless;
-        is_wanted && !request.had_credential && (may_have_run || now < self.deadline)
+        let is_in_time = may_have_run || now < self.deadline || self.parked_until().is_some();
+        is_wanted && is_in_time && !request.had_credential
     }
 
     fn may_resend(&self, rule: &ResendRule, now: Timestamp, yes: Admission, no: Admission) -> Admission {

@@ -69,10 +69,17 @@ pub struct Operation {
     /// Answers that came too late and were told as events.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub late_answers: u32,
+    /// Whoever asked for it was told 202, and asks for the end by the operation's name.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub accepted: bool,
 }
 
 fn is_zero(count: &u32) -> bool {
     *count == 0
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// What never changes in the life of an operation.
@@ -157,9 +164,17 @@ impl Operation {
         self.attempts.saturating_sub(self.attempts_before)
     }
 
-    /// When somebody has to look at it if its owner does not: the end of its lease.
+    /// When somebody has to look at it if its owner does not: the end of its lease, or of the wait that nobody holds.
     pub fn due(&self) -> Option<Timestamp> {
-        self.state.lease().map(|lease| lease.until)
+        self.parked_until().or_else(|| self.state.lease().map(|lease| lease.until))
+    }
+
+    /// The end of a wait during which nobody owns it.
+    pub fn parked_until(&self) -> Option<Timestamp> {
+        match self.state {
+            State::Waiting { not_before, lease: None } => Some(not_before),
+            _ => None,
+        }
     }
 
     /// Events that are not kept any more, given how many are. They lie between the first ones and the newest.
@@ -181,6 +196,7 @@ impl Operation {
             (State::Sent { .. } | State::Waiting { .. }, None) if self.is_anothers_attempt() => Blocking::Always,
             (State::Sent { lease }, None) => Blocking::From(lease.until),
             (State::Waiting { lease: Some(lease), .. }, None) if self.may_have_run => Blocking::From(lease.until),
+            (State::Waiting { lease: None, .. }, None) if self.may_have_run => Blocking::Always,
             (_, None) => return None,
         };
         Some((alike, blocking))
@@ -194,7 +210,7 @@ impl Operation {
     /// Whether the owner of `fence` still has it, though it may have been written since. Whoever ends a record whose
     /// lease is over leaves the owner's name in it, but not the lease.
     pub fn is_held_under(&self, fence: &Fence) -> bool {
-        self.fence.owner == fence.owner && self.fence.token == fence.token && self.due().is_some()
+        self.fence.owner == fence.owner && self.fence.token == fence.token && self.state.lease().is_some()
     }
 
     /// What its owner goes on from when the store holds `stored`, which is his: an earlier write whose reply was lost. A
@@ -212,6 +228,6 @@ impl Operation {
 
     /// Whether the lease is over at `now`; a record without a lease has no owner either.
     pub fn is_ownerless(&self, now: Timestamp) -> bool {
-        self.due().is_none_or(|until| until <= now)
+        self.state.lease().is_none_or(|lease| lease.until <= now)
     }
 }

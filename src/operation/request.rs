@@ -6,7 +6,8 @@ use bytes::Bytes;
 use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 
-/// Target, kept header lines and exact body of the first call. Credentials are never in here.
+/// Target, kept header lines and exact body of the first call. Credentials are in here only where somebody was told that
+/// the call is made without him, and never unsealed at rest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRequest {
     pub method: String,
@@ -15,6 +16,6 @@ pub struct StoredRequest {
     #[serde(with = "super::lines")]
     pub headers: Arc<HeaderMap>,
     pub body: Bytes,
-    /// The first call brought a credential of its own; without it the upstream may refuse a repeat.
+    /// The first call brought a credential of its own that is not in here; without it the upstream may refuse a repeat.
     pub had_credential: bool,
 }

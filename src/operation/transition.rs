@@ -75,6 +75,8 @@ pub struct Ownership {
     pub deadline: Timestamp,
     /// Where this owner sends it; see [`ResendRule`](crate::operation::admission::ResendRule).
     pub destination: [u8; 8],
+    /// His caller does not wait for the end; see [`Operation::accepted`].
+    pub accepted: bool,
 }
 
 /// How a claim begins: with a send that may happen at once, or with a step of its own before it.
@@ -126,6 +128,7 @@ pub fn claim(
         expires_at: None,
         events: 0,
         late_answers: 0,
+        accepted: false,
     };
     let opened = open(blank, ownership, opening, step);
     check_edge(None, opened.state.name())?;
@@ -155,6 +158,7 @@ impl Operation {
         let mut next = Self { state: self.leased(ownership.lease, step)?, ..self.clone() };
         next.may_have_run |= matches!(self.state, State::Sent { .. });
         (next.deadline, next.destination) = (ownership.deadline, Some(ownership.destination));
+        next.accepted |= ownership.accepted;
         next.fence = Fence { owner: ownership.owner, token: self.fence.token + 1, ..self.fence };
         Ok(self.same_state(next, EventKind::TakenOver, step))
     }
@@ -213,8 +217,19 @@ impl Operation {
     /// # Errors
     /// Nothing was sent.
     pub fn wait(&self, ended: Ended, not_before: Timestamp, lease: Duration, step: Step) -> Changed {
-        let mut next = self.ended(ended, step);
-        next.state = State::Waiting { not_before, lease: Some(Lease { until: step.now.after(lease) }) };
+        self.waiting(ended, State::Waiting { not_before, lease: Some(Lease { until: step.now.after(lease) }) }, step)
+    }
+
+    /// The same for a wait that nobody holds: whoever is there at `not_before` takes the operation over.
+    ///
+    /// # Errors
+    /// Nothing was sent.
+    pub fn park(&self, ended: Ended, not_before: Timestamp, step: Step) -> Changed {
+        self.waiting(ended, State::Waiting { not_before, lease: None }, step)
+    }
+
+    fn waiting(&self, ended: Ended, state: State, step: Step) -> Changed {
+        let next = Self { state, ..self.ended(ended, step) };
         self.to(next, EventKind::Waiting, step).map(|change| change.because(ended.cause))
     }
 
@@ -429,6 +444,7 @@ fn check_edge(from: Option<StateName>, to: StateName) -> Result<(), IllegalTrans
 fn open(mut operation: Operation, ownership: Ownership, opening: Opening, step: Step) -> Operation {
     let lease = Lease { until: step.now.after(ownership.lease) };
     (operation.deadline, operation.destination) = (ownership.deadline, Some(ownership.destination));
+    operation.accepted = ownership.accepted;
     operation.fence = Fence { owner: ownership.owner, token: operation.fence.token + 1, ..operation.fence };
     match opening {
         Opening::Claimed => Operation { state: State::Claimed { lease }, ..operation },

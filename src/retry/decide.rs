@@ -19,6 +19,9 @@ use crate::retry::retry_after::Hint;
 pub use ending::Ending;
 use table::{Again, Once, again};
 
+/// A hint beyond it is not waited for by anybody.
+const LONGEST_PARKING: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// An attempt that has less time than this before the deadline is not begun.
 const LEAST_TRY: Duration = Duration::from_millis(100);
 
@@ -37,6 +40,8 @@ pub struct Situation {
     /// The body can be sent again, byte for byte.
     pub replayable: bool,
     pub hint: Option<Hint>,
+    /// Nobody waits for the answer, and whoever is there when a wait is over can go on.
+    pub may_park: bool,
     /// Time until the deadline of the run.
     pub left: Duration,
     pub run: Run,
@@ -68,6 +73,8 @@ pub enum Decision {
         new_connection: bool,
         /// The run with what this retry uses up; the next try is not yet counted.
         run: Run,
+        /// The wait is longer than a run: it is over for now, and the next attempt begins another one.
+        parked: bool,
     },
     End {
         ending: Ending,
@@ -92,13 +99,11 @@ pub fn decide(situation: &Situation, policy: &RetryPolicy, rng: &mut impl Rng) -
     if let Some(ending) = situation.final_answer() {
         return Decision::End { ending, stop: None };
     }
-    let retry = situation.permit(policy).and_then(|run| situation.wait(run, policy, rng).map(|wait| (run, wait)));
-    match retry {
-        Ok((run, wait)) => {
-            Decision::Retry { wait, ended: situation.ended(), new_connection: situation.needs_new_connection(), run }
-        }
-        Err(stop) => Decision::End { ending: situation.ending(), stop: Some(stop) },
-    }
+    let (run, wait, parked) = match situation.next(policy, rng) {
+        Ok(next) => next,
+        Err(stop) => return Decision::End { ending: situation.ending(), stop: Some(stop) },
+    };
+    Decision::Retry { wait, ended: situation.ended(), new_connection: situation.needs_new_connection(), run, parked }
 }
 
 impl Run {
@@ -119,6 +124,23 @@ impl Run {
 }
 
 impl Situation {
+    /// What another try uses up, the wait before it, and whether that is one for nobody to hold.
+    fn next(&self, policy: &RetryPolicy, rng: &mut impl Rng) -> Result<(Run, Duration, bool), Stop> {
+        let run = self.permit(policy)?;
+        match self.wait(run, policy, rng) {
+            Ok(wait) => Ok((run, wait, false)),
+            Err(stop) => self.parking(run, policy, rng).map(|wait| (run, wait, true)).ok_or(stop),
+        }
+    }
+
+    /// A stated wait that does not fit into the run, and need not.
+    fn parking(&self, run: Run, policy: &RetryPolicy, rng: &mut impl Rng) -> Option<Duration> {
+        let Hint(asked) = self.hint.filter(|_| self.may_park)?;
+        let backoff = Backoff::new(policy.base_interval, policy.max_interval);
+        let is_bearable = asked <= LONGEST_PARKING;
+        is_bearable.then(|| backoff.wait_for(asked, run.counted().saturating_sub(1), Duration::MAX, rng)).flatten()
+    }
+
     /// Whether there may be another try at all, and what that uses up. The first stop that applies is the one told.
     fn permit(&self, policy: &RetryPolicy) -> Result<Run, Stop> {
         let free = self.is_free();

@@ -6,6 +6,7 @@ pub mod backoff;
 pub mod deadline;
 pub mod decide;
 pub mod http_date;
+pub mod inbound;
 pub mod retry_after;
 
 use std::time::Duration;

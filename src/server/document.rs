@@ -74,6 +74,31 @@ impl<'a> Document<'a> {
     }
 }
 
+/// What is said of a call whose answer comes later.
+#[derive(Serialize)]
+pub(super) struct Accepted<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    execution: &'static str,
+    pub(super) location: String,
+    next: String,
+}
+
+impl<'a> Accepted<'a> {
+    pub(super) fn of(marks: &'a Marks) -> Self {
+        let location = marks.operation.map(address_of).unwrap_or_default();
+        Self {
+            id: marks.operation.map(|id| id.to_string()),
+            key: marks.key.as_ref().map(|(key, _)| key.as_str()),
+            execution: Execution::InProgress.as_str(),
+            next: format!("Ask GET {location}?wait=10s how it stands, and GET {location}/receipt for the answer."),
+            location,
+        }
+    }
+}
+
 fn advice(entry: &Entry, operation: Option<OperationId>) -> String {
     match operation.filter(|_| entry.look_up) {
         Some(id) => format!("{} GET {} tells what happened.", entry.advice, address_of(id)),

@@ -1,4 +1,5 @@
-//! The agents' own look-ups: `GET /.oncegate/operations/{id}[?wait=10s]` and `POST /.oncegate/operations/lookup`.
+//! The agents' own look-ups: `GET /.oncegate/operations/{id}[?wait=10s]`, the same with `/receipt` for the answer itself,
+//! and `POST /.oncegate/operations/lookup`.
 //!
 //! Reads the question and writes the answer. Who asks, and what that caller may see, is settled by the engine in
 //! between.
@@ -18,6 +19,7 @@ use crate::server::view::OperationView;
 
 const ADDRESS: &str = "/.oncegate/operations/";
 const BY_KEY: &str = "lookup";
+const RECEIPT: &str = "/receipt";
 
 /// The longest that a look-up holds its connection.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -26,6 +28,12 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 #[derive(Debug, PartialEq, Eq)]
 pub enum Question {
     Operation {
+        id: OperationId,
+        /// How long to wait for its end.
+        wait: Duration,
+    },
+    /// Its answer, as a replay.
+    Receipt {
         id: OperationId,
         /// How long to wait for its end.
         wait: Duration,
@@ -63,8 +71,10 @@ impl Question {
     }
 
     fn by_name(name: &str, query: Option<&str>) -> Result<Self, Problem> {
+        let (name, is_receipt) = name.strip_suffix(RECEIPT).map_or((name, false), |name| (name, true));
         let id = name.parse().map_err(|error| Problem::new(Code::NotFound, format!("{error}")))?;
-        Ok(Self::Operation { id, wait: wait(query)? })
+        let wait = wait(query)?;
+        Ok(if is_receipt { Self::Receipt { id, wait } } else { Self::Operation { id, wait } })
     }
 }
 
@@ -110,7 +120,9 @@ fn next(view: &View) -> &'static str {
         State::AwaitingApproval => "Wait for a person to approve or reject the call, then repeat it with the same key.",
         State::Succeeded { .. } | State::Failed { .. } | State::Compensating { .. } | State::Compensated { .. } => {
             match &view.receipt {
-                Some(_) => "Repeat the call with the same key to get this answer again; nothing is sent for it.",
+                Some(_) => {
+                    "Get this answer at this address with /receipt behind it, or repeat the call with the same key; nothing is sent for either."
+                }
                 None => "The call ran and its answer is no longer here; read the result from the service itself.",
             }
         }
@@ -151,6 +163,9 @@ mod tests {
             let expected = Question::Operation { id: id(), wait: Duration::from_secs(seconds) };
             assert_eq!(asked(&Method::GET, &path, query), Ok(expected));
         }
+        let receipt = Question::Receipt { id: id(), wait: Duration::from_secs(10) };
+        assert_eq!(asked(&Method::GET, &format!("{path}/receipt"), Some("wait=10s")), Ok(receipt));
+        assert_eq!(asked(&Method::GET, &format!("{path}/other"), None), Err(404));
         assert_eq!(asked(&Method::GET, &path, Some("wait=long")), Err(400));
         assert_eq!(asked(&Method::DELETE, &path, None), Err(405));
         assert_eq!(asked(&Method::GET, "/.oncegate/operations/op_1", None), Err(404));

@@ -89,7 +89,7 @@ impl Proxy {
             Err(problem) => return refuse(problem),
         };
         self.prepare(&mut head, &peer);
-        self.engine.count(&route);
+        self.engine.count(&route, &head.headers);
         let interim = peer.interim.filter(|_| head.version == Version::HTTP_11);
         let caller = Caller { scope, presence: peer.presence, interim };
         match (route.effect_for(&head.method), route.key.mode) {
@@ -112,6 +112,12 @@ impl Proxy {
             Some(Err(NoQuestion::WrongMethod(allow))) => return respond::wrong_method(allow),
             Some(Err(NoQuestion::Problem(problem))) => return refuse(problem),
             Some(Ok(Question::Operation { id, wait })) => self.engine.look_up(scope, id, wait).await,
+            Some(Ok(Question::Receipt { id, wait })) => {
+                return match self.engine.receipt(scope, id, wait).await {
+                    Ok(answer) => respond::answer(answer, &head.method),
+                    Err(problem) => refuse(problem),
+                };
+            }
             Some(Ok(Question::Key)) => self.look_up_key(body, scope).await,
         };
         match view {
@@ -189,7 +195,9 @@ impl Proxy {
         let answer = self.engine.unguarded(passage).await;
         match (&answer.content, complaint.take()) {
             (Content::Problem(_), Some(error)) => respond::problem(error.into(), &answer.marks),
-            (Content::Problem(_) | Content::Upstream { .. }, _) => respond::answer(answer, &head.method),
+            (Content::Problem(_) | Content::Accepted | Content::Upstream { .. }, _) => {
+                respond::answer(answer, &head.method)
+            }
         }
     }
 
@@ -213,6 +221,10 @@ impl Proxy {
             Err(error) => return refuse_body(error),
         };
         let (method, deadline) = (head.method.clone(), run_deadline(&route, &head.headers));
+        let respond_async = deadline::respond_async(&head.headers);
+        if respond_async.is_some() {
+            deadline::drop_async(&mut head.headers);
+        }
         // They were dropped with the body's other framing.
         head.headers.remove(TRAILER);
         let call = Call {
@@ -223,6 +235,7 @@ impl Proxy {
             headers: head.headers.into(),
             body: buffered.bytes,
             deadline,
+            respond_async,
             room: Some(Arc::new(buffered.held)),
         };
         respond::answer(self.engine.guarded(call).await, &method)

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRAILER, VIA, WWW_AUTHENTICATE,
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, LOCATION, RETRY_AFTER, TRAILER, VIA,
+    WWW_AUTHENTICATE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use http_body::Body as _;
@@ -17,7 +18,7 @@ use crate::engine::problem::{Code, Problem};
 use crate::retry::decide::Stop;
 use crate::retry::retry_after::seconds_for;
 use crate::server::body::ResponseBody;
-use crate::server::document::Document;
+use crate::server::document::{Accepted, Document};
 use crate::upstream::trailer_name;
 
 const OURS: &str = "oncegate-";
@@ -34,6 +35,9 @@ const STOP: HeaderName = HeaderName::from_static("oncegate-stop");
 const RECEIPT: HeaderName = HeaderName::from_static("oncegate-receipt");
 const PRIOR_OUTCOME: HeaderName = HeaderName::from_static("oncegate-prior-outcome");
 const COMPENSATION: HeaderName = HeaderName::from_static("oncegate-compensation");
+/// Of the draft of the IETF, with the one quota that a route has.
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 /// For a status that has no usual words: hyper would make some up.
 const NO_REASON: ReasonPhrase = ReasonPhrase::from_static(b"");
@@ -54,8 +58,20 @@ pub fn answer(answer: Answer, method: &Method) -> Response<ResponseBody> {
             }
             response
         }
+        Content::Accepted => accepted(&marks),
         Content::Problem(told) => problem(told, &marks),
     }
+}
+
+/// The call is being made: where its answer can be asked for.
+fn accepted(marks: &Marks) -> Response<ResponseBody> {
+    let told = Accepted::of(marks);
+    let mut response = json(StatusCode::ACCEPTED, &told);
+    let headers = response.headers_mut();
+    tell(headers, LOCATION, &told.location);
+    headers.insert(PREFERENCE_APPLIED, HeaderValue::from_static("respond-async"));
+    mark(headers, marks);
+    response
 }
 
 /// An upstream's answer, without its hop-by-hop headers. The lines that stay keep their order.
@@ -105,6 +121,9 @@ pub fn problem(problem: Problem, marks: &Marks) -> Response<ResponseBody> {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Some(wait) = retry_after(&problem) {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds_for(wait)));
+        if problem.quota_used_up {
+            tell(&mut headers, RATE_LIMIT, format_args!("\"rate\";r=0;t={}", seconds_for(wait)));
+        }
     }
     if is_final(&problem) {
         do_not_retry(&mut headers);
@@ -238,6 +257,8 @@ fn retry_after(problem: &Problem) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt;
+
     use super::*;
     use crate::engine::answer::{Body, Execution};
     use crate::operation::{KeySource, OperationId};
@@ -304,6 +325,27 @@ mod tests {
             assert_eq!(header(&response, name), Some(value), "{name}");
         }
         assert_eq!(response.headers().len(), 9, "and its length: {:?}", names(&response));
+    }
+
+    #[tokio::test]
+    async fn who_may_go_is_told_where_to_ask() {
+        let marks = Marks { execution: Some(Execution::InProgress), attempts: 0, ..marks() };
+        let response = answer(Answer { content: Content::Accepted, marks }, &Method::POST);
+        let location = format!("/.oncegate/operations/{}", operation());
+        assert_eq!((response.status(), header(&response, "location")), (StatusCode::ACCEPTED, Some(&*location)));
+        assert_eq!(header(&response, "preference-applied"), Some("respond-async"));
+        assert_eq!(header(&response, "oncegate-execution"), Some("in-progress"));
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let said: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!((&said["location"], &said["key"]), (&location.into(), &"k-1".into()));
+    }
+
+    #[test]
+    fn a_quota_that_is_used_up_says_when_it_has_room_again() {
+        let refused = Problem::new(Code::RateLimited, "no more").with_retry_after(Duration::from_millis(2100));
+        let told = Problem { quota_used_up: true, ..refused.clone() };
+        assert_eq!(header(&gateway_says(told, marks()), "ratelimit"), Some("\"rate\";r=0;t=3"));
+        assert_eq!(header(&gateway_says(refused, marks()), "ratelimit"), None);
     }
 
     #[test]

@@ -164,6 +164,7 @@ pub(super) mod tests {
             expires_at: None,
             events: 0,
             late_answers: 0,
+            accepted: false,
         }
     }
 

@@ -9,6 +9,7 @@ mod earlier;
 mod failing_store;
 mod flights;
 mod grpc;
+mod later;
 mod leases;
 mod live;
 mod passing;

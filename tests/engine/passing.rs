@@ -50,6 +50,7 @@ fn passage(gateway: &Gateway, body: SendBody) -> Passage {
 fn status(answer: &Answer) -> u16 {
     match &answer.content {
         Content::Upstream { status, .. } => status.as_u16(),
+        Content::Accepted => 202,
         Content::Problem(problem) => problem.status,
     }
 }

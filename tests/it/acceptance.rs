@@ -32,6 +32,7 @@ mod interim;
 mod joining;
 mod keys;
 mod large;
+mod later;
 mod limits;
 mod log;
 mod lookups;

@@ -63,7 +63,7 @@ fn begin(entropy: &Entropy, now: Timestamp) -> Operation {
 }
 
 fn any_step(operation: &Operation, entropy: &Entropy, step: Step) -> Result<Change, IllegalTransition> {
-    match entropy.up_to(9) {
+    match entropy.up_to(10) {
         0 => operation.claim_again(ownership(entropy, step.now), opening(entropy), step),
         1 => operation.take_over(ownership(entropy, step.now), step),
         2 => operation.renew(LEASE, step),
@@ -73,6 +73,7 @@ fn any_step(operation: &Operation, entropy: &Entropy, step: Step) -> Result<Chan
         6 => operation.end(ended(entropy), KEEP, step),
         7 => operation.tell_late(late_answer(entropy), step).ok_or(NOTHING_TO_TELL),
         8 => operation.retract(operation.fence.owner, ended(entropy), KEEP, step),
+        9 => operation.park(ended(entropy), step.now.after(LEASE), step),
         _ => operation.lapse(KEEP, step),
     }
 }
@@ -114,7 +115,13 @@ fn check_late(before: &Operation, change: &Change, seed: u64) {
 }
 
 fn ownership(entropy: &Entropy, now: Timestamp) -> Ownership {
-    Ownership { owner: OwnerId(entropy.bytes()), lease: LEASE, deadline: now.after(LEASE * 12), destination: [0; 8] }
+    Ownership {
+        owner: OwnerId(entropy.bytes()),
+        lease: LEASE,
+        deadline: now.after(LEASE * 12),
+        destination: [0; 8],
+        accepted: false,
+    }
 }
 
 fn opening(entropy: &Entropy) -> Opening {

@@ -36,6 +36,7 @@ fn first(outcome: Outcome, repeat: Repeat) -> Situation {
         vetoed: false,
         replayable: true,
         hint: None,
+        may_park: false,
         left: Duration::from_secs(10),
         run: Run::default().next_try(),
     }
@@ -143,7 +144,7 @@ fn a_call_that_was_turned_away_is_retried_everywhere_and_the_first_time_for_noth
         let mut situation = first(Outcome::TurnedAway, repeat);
         let twice = RetryPolicy { max_attempts: 2, ..policy() };
         let next = |situation: &Situation| decide(situation, &twice, &mut StdRng::seed_from_u64(1));
-        let Decision::Retry { wait, ended, new_connection, run } = next(&situation) else { panic!("it is free") };
+        let Decision::Retry { wait, ended, new_connection, run, .. } = next(&situation) else { panic!("it is free") };
         assert_eq!((wait, new_connection), (Duration::ZERO, false));
         assert_eq!(ended, Ended { cause: Cause::TurnedAway, may_have_run: false });
         situation.run = run.next_try();
@@ -161,7 +162,7 @@ fn a_dead_pooled_connection_gets_one_retry_for_nothing() {
     for repeat in REPEATS {
         let mut situation = first(POOLED, repeat);
         let lone = RetryPolicy { max_attempts: 1, ..policy() };
-        let Decision::Retry { wait, ended, new_connection, run } =
+        let Decision::Retry { wait, ended, new_connection, run, .. } =
             decide(&situation, &lone, &mut StdRng::seed_from_u64(1))
         else {
             panic!("a stale connection costs no attempt");
@@ -219,6 +220,7 @@ fn the_first_stop_that_applies_is_the_one_told() {
         vetoed: true,
         replayable: false,
         hint: Some(Hint(Duration::MAX)),
+        may_park: false,
         run: Run { tries: 4, ..Run::default() },
         ..first(status(503), Repeat::Unsafe)
     };
@@ -328,6 +330,7 @@ fn every_situation() -> impl Iterator<Item = Situation> {
                     vetoed: bit(2),
                     run: if bit(3) { Run::default().next_try() } else { Run::after(4) },
                     hint: bit(4).then_some(Hint(Duration::from_secs(1))),
+                    may_park: false,
                     ..first(outcome, repeat)
                 }
             })

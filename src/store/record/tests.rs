@@ -223,6 +223,7 @@ fn settled_operation() -> Operation {
         expires_at: Some(Timestamp(1_702_592_000_500)),
         events: 0,
         late_answers: 0,
+        accepted: false,
     }
 }
 

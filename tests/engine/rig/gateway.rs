@@ -95,6 +95,11 @@ impl Gateway {
         Told::read(answer, self).await
     }
 
+    /// An answer that came in another way than by a call.
+    pub async fn told(&self, answer: Answer) -> Told {
+        Told::read(answer, self).await
+    }
+
     /// A call whose answer is not read yet.
     pub async fn open(&self, ask: Ask) -> Answer {
         let wait = ask.within.unwrap_or(self.route().retry.deadline);
@@ -106,6 +111,7 @@ impl Gateway {
             headers: ask.headers.into(),
             body: ask.body,
             deadline: Instant::now() + wait,
+            respond_async: ask.respond_async,
             room: None,
         };
         self.engine.guarded(call).await
@@ -214,12 +220,13 @@ pub struct Ask {
     headers: HeaderMap,
     body: Bytes,
     within: Option<Duration>,
+    respond_async: Option<Duration>,
 }
 
 impl Ask {
     pub fn unnamed() -> Self {
         let body = Bytes::from_static(b"{\"amount\": 1.0,  \"to\": \"\xc3\xa9\"}");
-        Self { method: Method::POST, headers: HeaderMap::new(), body, within: None }
+        Self { method: Method::POST, headers: HeaderMap::new(), body, within: None, respond_async: None }
     }
 
     pub fn keyed(key: &str) -> Self {
@@ -241,6 +248,11 @@ impl Ask {
 
     pub fn body(self, body: &'static str) -> Self {
         Self { body: Bytes::from_static(body.as_bytes()), ..self }
+    }
+
+    /// The caller would rather be told where to ask than wait longer.
+    pub fn respond_async(self, wait: Duration) -> Self {
+        Self { respond_async: Some(wait), ..self }
     }
 
     /// The caller's own deadline.
@@ -269,6 +281,7 @@ impl Told {
     async fn read(answer: Answer, gateway: &Gateway) -> Self {
         let Answer { content, marks } = answer;
         let (status, code, headers, (body, broken)) = match content {
+            Content::Accepted => (202, None, HeaderMap::new(), (Bytes::new(), false)),
             Content::Problem(problem) => {
                 (problem.status, Some(problem.code), HeaderMap::new(), (problem.detail.into(), false))
             }

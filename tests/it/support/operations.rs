@@ -80,7 +80,7 @@ pub fn claim_unnamed(store: &dyn Store, key: &str, digest: [u8; 32], until: Opti
 }
 
 pub fn ownership(now: Timestamp, lease: Duration) -> Ownership {
-    Ownership { owner: OwnerId(unique()), lease, deadline: now.after(HOUR), destination: [0; 8] }
+    Ownership { owner: OwnerId(unique()), lease, deadline: now.after(HOUR), destination: [0; 8], accepted: false }
 }
 
 /// A write that has not been sent before.

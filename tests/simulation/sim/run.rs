@@ -334,6 +334,7 @@ impl World {
             vetoed: false,
             replayable: true,
             hint: attempted.hint,
+            may_park: false,
             left: Duration::from_millis(task.deadline.saturating_sub(self.now)),
             run: task.tries,
         };

@@ -375,6 +375,7 @@ impl World {
             lease: Duration::from_millis(LEASE),
             deadline: self.view(gateway).after(left),
             destination: [0; 8],
+            accepted: false,
         }
     }
 

@@ -1,0 +1,78 @@
+//! `Prefer: respond-async` (RFC 7240, section 4.1): the caller is told where to ask as soon as the call is on record.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use crate::engine::answer::{Answer, Content, Execution};
+use crate::engine::call::NamedCall;
+use crate::engine::conclusion::Conclusion;
+use crate::engine::flight::Wait;
+use crate::engine::problem::{Code, Problem};
+use crate::engine::{Engine, refusal};
+use crate::operation::admission::{Admission, ResendRule};
+use crate::operation::{Fingerprint, OperationId, Scope};
+
+impl Engine {
+    /// The answer if it comes within `wait`, else where it can be asked for. The call itself goes on without its caller.
+    pub(super) async fn fly_ahead(self: &Arc<Self>, named: NamedCall, wait: Duration) -> Answer {
+        let until = Instant::now() + wait;
+        let (id, fingerprint) = (named.id, named.identity.fingerprint);
+        let accepted = refusal::marks(id, &named.identity, Execution::InProgress);
+        let mut flying = pin!(self.fly(named));
+        let answer = tokio::select! {
+            // It takes its place among the flights before anybody looks for it there.
+            biased;
+            answer = &mut flying => answer,
+            () = self.is_on_record(id, fingerprint, until) => return Answer { content: Content::Accepted, marks: accepted },
+        };
+        match answer.is_in_progress() {
+            true => Answer { content: Content::Accepted, marks: answer.marks },
+            false => answer,
+        }
+    }
+
+    /// Returns at `until`, or as soon after as the call is on record; never if it comes to an end without a run.
+    async fn is_on_record(&self, id: OperationId, fingerprint: Fingerprint, until: Instant) {
+        if let Some(passenger) = self.shared.flights.watch(id, fingerprint)
+            && matches!(passenger.departure().await, Wait::StillRunning)
+        {
+            return sleep_until(until).await;
+        }
+        std::future::pending().await
+    }
+
+    /// What a call needs that has to be made without its caller, and that would be lost with him.
+    pub(super) fn unkeepable(&self, named: &NamedCall) -> Option<Conclusion> {
+        let NamedCall { call, .. } = named;
+        let why = if !call.route.payload.store_request {
+            "the route keeps no requests (store_request = false)"
+        } else if call.needs_credential() && !self.shared.config.store.keeps_credentials() {
+            "the call brings a credential, and without store.encryption the gateway keeps none; an operator can state that, \
+             or give the upstream a credential of the gateway's own (headers of the upstream)"
+        } else {
+            return None;
+        };
+        Some(refusal::unkeepable(named, why))
+    }
+
+    /// The receipt of a caller's own operation, by its name; with `wait`, first waits that long for a running one to end.
+    ///
+    /// # Errors
+    /// As [`Engine::look_up`].
+    pub async fn receipt(&self, scope: &Scope, id: OperationId, wait: Duration) -> Result<Answer, Problem> {
+        self.look_up(scope, id, wait).await?;
+        let found = self.store.read(id).await.map_err(|error| refusal::look_up_problem(&error))?;
+        let Some(found) = found else {
+            return Err(Problem::new(Code::NotFound, "No operation of this caller has that name."));
+        };
+        let row = found.operation.admit(None, &ResendRule::NONE, self.store.now());
+        Ok(match row {
+            Admission::InProgress => refusal::waiting(&found.operation, self.store.now()),
+            row => refusal::of_record(&found, row),
+        }
+        .answer())
+    }
+}

@@ -1,0 +1,199 @@
+//! Callers who would rather ask later than wait: where they are told to ask, and what becomes of their calls.
+
+use std::time::Duration;
+
+use http::header::AUTHORIZATION;
+use oncegate::engine::answer::{Answer, Execution};
+use oncegate::engine::problem::Code;
+use oncegate::operation::{Cause, Scope, State, StateName as S};
+use tokio::time::sleep;
+
+use crate::rig::gateway::id;
+use crate::rig::{Act, Ask, Gateway, Setup, answers, ms, secs};
+
+const NOW: Duration = Duration::ZERO;
+const SECRET: &str = "Bearer s3cret";
+const TEN_MINUTES: Duration = secs(600);
+
+fn throttles(hint: &str) -> Act {
+    answers(429).with("retry-after", hint).into()
+}
+
+async fn receipt(gateway: &Gateway, key: &str, wait: Duration) -> Answer {
+    gateway.engine.receipt(&Scope::none(), id(key), wait).await.unwrap()
+}
+
+/// A gateway whose call was accepted and is parked for ten minutes, sent once.
+async fn parked(rest: Vec<Act>, setup: Setup, ask: Ask) -> Gateway {
+    let script = [throttles("600")].into_iter().chain(rest).collect();
+    let gateway = Gateway::before(script, setup);
+    assert_eq!(gateway.ask(ask.respond_async(NOW)).await.status, 202);
+    gateway.has_become("k", S::Waiting).await;
+    gateway.is_idle().await;
+    gateway
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_caller_is_told_where_to_ask_as_soon_as_the_call_is_on_record() {
+    for setup in [Setup::UNSAFE, Setup::WITH_KEY] {
+        let gateway = Gateway::before(vec![answers(201).after(secs(9)).into()], setup);
+        let told = gateway.ask(Ask::keyed("k").respond_async(NOW)).await;
+        assert_eq!((told.status, told.marks.execution), (202, Some(Execution::InProgress)));
+        assert_eq!(told.marks.operation, Some(id("k")));
+        assert!(told.at < ms(10), "{:?}", told.at);
+        let again = gateway.ask(Ask::keyed("k").respond_async(NOW)).await;
+        assert_eq!((again.status, again.marks.operation), (202, Some(id("k"))));
+
+        let fetched = gateway.told(receipt(&gateway, "k", secs(30)).await).await;
+        assert_eq!(fetched.says(), (201, "says 201", true));
+        assert!(fetched.at >= secs(9) && fetched.at < secs(10), "{:?}", fetched.at);
+        assert_eq!(gateway.ask(Ask::keyed("k").respond_async(NOW)).await.says(), (201, "says 201", true));
+        assert_eq!(gateway.upstream.seen().len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_a_while_gets_an_answer_that_comes_meanwhile() {
+    let gateway = Gateway::before(vec![answers(201).after(secs(2)).into(), Act::IsSilent], Setup::UNSAFE);
+    let quick = gateway.ask(Ask::keyed("k").respond_async(secs(5))).await;
+    assert_eq!(quick.says(), (201, "says 201", false));
+    let slow = gateway.ask(Ask::keyed("slow").respond_async(secs(5))).await;
+    assert_eq!(slow.status, 202);
+    assert_eq!(slow.at - quick.at, secs(5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_told_as_it_is() {
+    let gateway = Gateway::before(vec![answers(400).into()], Setup::UNSAFE);
+    assert_eq!(gateway.ask(Ask::keyed("k").respond_async(secs(1))).await.status, 400);
+    let other = gateway.ask(Ask::keyed("k").body("{}").respond_async(NOW)).await;
+    assert_eq!(other.problem(), (422, Some(Code::KeyReused)));
+    gateway.store.goes_away();
+    let away = gateway.ask(Ask::keyed("k-2").respond_async(NOW)).await;
+    assert_eq!(away.problem(), (503, Some(Code::StoreUnavailable)));
+    assert_eq!(gateway.upstream.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_kept_is_said_at_once() {
+    let forgets = Setup { route: "payload = { store_request = false }", ..Setup::UNSAFE };
+    let gateway = Gateway::before(Vec::new(), forgets);
+    let told = gateway.ask(Ask::keyed("k").respond_async(NOW)).await;
+    assert_eq!(told.problem(), (400, Some(Code::InvalidRequest)));
+    assert_eq!(told.marks.execution, Some(Execution::NotExecuted));
+    assert!(gateway.upstream.seen().is_empty() && gateway.kept("k").await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_hint_parks_the_call_and_whoever_is_there_when_it_is_over_makes_it() {
+    let gateway = parked(Vec::new(), Setup::UNSAFE, Ask::keyed("k").with("authorization", SECRET)).await;
+    let repeat = gateway.call("k").await;
+    assert_eq!(repeat.problem(), (409, Some(Code::InProgress)));
+    assert_eq!(gateway.ask(Ask::keyed("k").respond_async(NOW)).await.status, 202);
+    assert_eq!(repeat.marks.execution, Some(Execution::InProgress));
+
+    let heir = gateway.neighbour();
+    gateway.store.goes_away();
+    heir.at(secs(599)).await;
+    heir.sweep().await;
+    assert_eq!(heir.upstream.seen().len(), 1, "not before it is due");
+    let worker = heir.worker();
+    let fetched = heir.told(receipt(&heir, "k", secs(60)).await).await;
+    worker.abort();
+
+    assert_eq!(fetched.says(), (201, "says 201", true));
+    assert!(fetched.at >= TEN_MINUTES && fetched.at < TEN_MINUTES + secs(8), "{:?}", fetched.at);
+    let seen = heir.upstream.seen();
+    assert_eq!((seen.len(), seen[0].request()), (2, seen[1].request()));
+    assert_eq!(seen[1].header(AUTHORIZATION.as_str()), Some(SECRET));
+    assert_eq!(heir.states("k").await, [S::Claimed, S::Sent, S::Waiting, S::Sent, S::Succeeded]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_gateways_that_see_it_due_send_it_once() {
+    let gateway = parked(Vec::new(), Setup::UNSAFE, Ask::keyed("k")).await;
+    let others = [gateway.neighbour(), gateway.neighbour()];
+    gateway.at(secs(620)).await;
+    tokio::join!(gateway.sweep(), others[0].sweep(), others[1].sweep());
+    gateway.has_become("k", S::Succeeded).await;
+    assert_eq!(gateway.upstream.seen().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn parking_has_an_end() {
+    let setup = Setup { retry: "max_attempts = 3", ..Setup::UNSAFE };
+    let gateway = parked((0..9).map(|_| throttles("600")).collect(), setup, Ask::keyed("k")).await;
+    for _ in 0..4 {
+        sleep(TEN_MINUTES + secs(10)).await;
+        gateway.sweep().await;
+        gateway.is_idle().await;
+    }
+    assert_eq!(gateway.upstream.seen().len(), 3);
+    gateway.has_become("k", S::NotExecuted).await;
+
+    for (hint, seen) in [("86400", S::Waiting), ("86401", S::NotExecuted)] {
+        let gateway = Gateway::before(vec![throttles(hint)], Setup::UNSAFE);
+        assert_eq!(gateway.ask(Ask::keyed("k").respond_async(NOW)).await.status, 202);
+        gateway.has_become("k", seen).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_may_be_forgotten_by_then_is_not_sent_again() {
+    let setup = Setup { upstream: "key_retention = \"9m\"\nsettle = \"10s\"", ..Setup::WITH_KEY };
+    let gateway = Gateway::before(vec![answers(503).with("retry-after", "600").into()], setup);
+    assert_eq!(gateway.ask(Ask::keyed("k").respond_async(NOW)).await.status, 202);
+    gateway.has_become("k", S::Waiting).await;
+    gateway.at(TEN_MINUTES + secs(10)).await;
+    gateway.sweep().await;
+    gateway.has_become("k", S::Unknown).await;
+    assert_eq!(gateway.upstream.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stays_for_the_answer_is_told_of_a_long_hint_himself() {
+    let gateway = Gateway::before(vec![throttles("600")], Setup::UNSAFE);
+    assert_eq!(gateway.call("k").await.says(), (429, "says 429", false));
+    gateway.has_become("k", S::NotExecuted).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_a_key_goes_on_when_its_gateway_dies_if_its_caller_knows_its_name() {
+    let setup = Setup { lease: "1s", ..Setup::WITH_KEY };
+    let gateway = Gateway::before(vec![Act::IsSilent], setup);
+    let ask = Ask::unnamed().with("authorization", SECRET).respond_async(NOW);
+    let told = gateway.ask(ask).await;
+    let id = told.marks.operation.expect("it has a name");
+    gateway.upstream.has_seen(1).await;
+    gateway.store.goes_away();
+    gateway.at(secs(2)).await;
+
+    let heir = gateway.neighbour();
+    heir.sweep().await;
+    heir.is_idle().await;
+    let view = heir.engine.look_up(&Scope::none(), id, NOW).await.unwrap();
+    assert_eq!(view.operation.state.name(), S::Succeeded);
+    let seen = heir.upstream.seen();
+    assert_eq!((seen.len(), seen[1].header("authorization")), (2, Some(SECRET)));
+    let kept_for = view.operation.expires_at.unwrap().since(heir.now());
+    assert!(kept_for > secs(24 * 3600), "{kept_for:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receipt_that_is_not_there_is_told_as_what_it_is() {
+    let gateway = parked(Vec::new(), Setup::UNSAFE, Ask::keyed("k")).await;
+    let waiting = gateway.told(receipt(&gateway, "k", secs(1)).await).await;
+    assert_eq!(waiting.problem(), (409, Some(Code::InProgress)));
+    let missing = gateway.engine.receipt(&Scope::none(), id("nobody"), NOW).await;
+    assert_eq!(missing.err().map(|problem| problem.status), Some(404));
+    let foreign = gateway.engine.receipt(&Scope::named("token", "another"), id("k"), NOW).await;
+    assert_eq!(foreign.err().map(|problem| problem.status), Some(404));
+
+    let closed = Gateway::before(vec![Act::Closes], Setup::UNSAFE);
+    assert_eq!(closed.ask(Ask::keyed("k").respond_async(NOW)).await.status, 202);
+    closed.has_become("k", S::Unknown).await;
+    let unknown = closed.told(receipt(&closed, "k", NOW).await).await;
+    assert_eq!(unknown.problem(), (409, Some(Code::OutcomeUnknown)));
+    let state = closed.kept("k").await.unwrap().operation.state;
+    assert!(matches!(state, State::Unknown { cause: Cause::Closed, .. }));
+}
