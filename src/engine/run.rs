@@ -208,7 +208,7 @@ impl<'a> Run<'a> {
         let not_before = self.owner.store().now().after(wait);
         crash_point::reached(Point::BeforeWait);
         if let Err(error) = self.owner.write(|operation, step| operation.park(ended, not_before, step)).await {
-            return self.broken_off(error, ended);
+            return self.broken_off(error, ended).await;
         }
         let operation = &self.owner.operation;
         tracing::info!(operation = %operation.id, wait_ms = millis(wait), "parked");
