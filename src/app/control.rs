@@ -60,6 +60,7 @@ impl Control {
             store: Arc::clone(engine.store()),
             store_kind: common.shared.config.store.url.kind(),
             status: Arc::clone(&common.shared.status),
+            gates: Arc::clone(&common.shared.gates),
         };
         let server = &common.shared.config.server;
         let limits = Limits::from(server);

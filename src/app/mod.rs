@@ -154,8 +154,8 @@ impl Common {
                 None => Self::client(upstream),
             };
             clients.insert(&upstream.name, client.clone());
-            let counters = self.shared.status.route(&route.name);
-            lanes.insert(route.name.clone(), Lane { client, counters });
+            let (counters, gate) = (self.shared.status.route(&route.name), self.shared.gates.of(&upstream.name));
+            lanes.insert(route.name.clone(), Lane { client, counters, gate });
         }
         Ok(Engine::new(Arc::clone(&self.shared), self.stores.connect().await?, lanes))
     }

@@ -69,6 +69,13 @@ pub(super) struct RetrySettings {
     pub(super) attempt_timeout: Setting<Duration>,
     pub(super) deadline: Setting<Duration>,
     pub(super) retry_after_max: Setting<Duration>,
+    pub(super) budget: BudgetPolicy,
+}
+
+#[derive(Default)]
+pub(super) struct BudgetPolicy {
+    pub(super) percent: Setting<u32>,
+    pub(super) per_second: Setting<u32>,
 }
 
 #[derive(Default)]
@@ -152,6 +159,17 @@ impl RetrySettings {
             attempt_timeout: reader.text(section, "attempt_timeout", units::duration),
             deadline: reader.text(section, "deadline", units::duration),
             retry_after_max: reader.text(section, "retry_after_max", units::duration_or_zero),
+            budget: BudgetPolicy::read(reader, section),
+        }
+    }
+}
+
+impl BudgetPolicy {
+    fn read(reader: &mut Reader<'_>, parent: &Section<'_>) -> Self {
+        let section = &reader.child(parent, "budget", &schema::BUDGET);
+        Self {
+            percent: reader.number(section, "percent", |number| within(number, 1_000)),
+            per_second: reader.number(section, "per_second", |number| within(number, 1_000_000)),
         }
     }
 }
@@ -181,6 +199,11 @@ fn attempts(number: i64) -> Result<u32, Accepts> {
         Ok(attempts) if attempts <= MOST => Ok(attempts),
         Ok(_) | Err(_) => Err("at most 1000".into()),
     }
+}
+
+fn within(number: i64, most: u32) -> Result<u32, Accepts> {
+    let number = u32::try_from(number).ok().filter(|number| *number <= most);
+    number.ok_or_else(|| format!("a whole number from 0 to {most}").into())
 }
 
 fn burst(number: i64) -> Result<NonZeroU32, Accepts> {

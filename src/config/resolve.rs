@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 
 use crate::retry::RetryPolicy;
+use crate::retry::budget::Budget;
 
 use super::error::{ConfigError, Problem};
 use super::explain::{Origin, RouteExplained};
@@ -275,6 +276,10 @@ fn retry_policy(layers: &mut Layers<'_>, errors: &mut Vec<ConfigError>) -> Retry
         deadline,
         retry_after_max: layers
             .pick("retry.retry_after_max", Duration::from_secs(60), |policy| &policy.retry.retry_after_max),
+        budget: Budget {
+            percent: layers.pick("retry.budget.percent", 20, |policy| &policy.retry.budget.percent),
+            per_second: layers.pick("retry.budget.per_second", 3, |policy| &policy.retry.budget.per_second),
+        },
     }
 }
 

@@ -154,9 +154,20 @@ pub(super) const PAYLOAD: Schema =
 
 pub(super) const RETRY: Schema = Schema {
     name: "[routes.retry]",
-    keys: &["max_attempts", "base_interval", "max_interval", "attempt_timeout", "deadline", "retry_after_max"],
-    later: &["budget"],
+    keys: &[
+        "max_attempts",
+        "base_interval",
+        "max_interval",
+        "attempt_timeout",
+        "deadline",
+        "retry_after_max",
+        "budget",
+    ],
+    later: &[],
 };
+
+pub(super) const BUDGET: Schema =
+    Schema { name: "[routes.retry.budget]", keys: &["percent", "per_second"], later: &[] };
 
 pub(super) const LIMIT: Schema =
     Schema { name: "[routes.limit]", keys: &["rate", "burst"], later: &["concurrency", "queue", "shared"] };
@@ -164,12 +175,13 @@ pub(super) const LIMIT: Schema =
 pub(super) const LOG: Schema = Schema { name: "[log]", keys: &["level", "format"], later: &[] };
 
 /// Every table, the most usual home of a key first.
-pub(super) const ALL: [&Schema; 14] = [
+pub(super) const ALL: [&Schema; 15] = [
     &SERVER,
     &SERVER_TLS,
     &STORE,
     &UPSTREAM,
     &RETRY,
+    &BUDGET,
     &KEY,
     &PAYLOAD,
     &LIMIT,

@@ -190,6 +190,7 @@ impl Run<'_> {
     /// The intent could not be made durable: nothing was sent.
     pub(super) async fn attempt(&mut self) -> Result<Attempted, WriteError> {
         self.tries = self.tries.next_try();
+        self.lane.gate.count(self.tries.tries);
         let counted = std::mem::take(&mut self.counted);
         crash_point::reached(Point::BeforeConnect);
         let connection = match self.connect().await {

@@ -11,6 +11,7 @@ pub mod call;
 pub mod claim;
 pub mod conclusion;
 pub mod flight;
+pub mod gates;
 pub mod headroom;
 pub mod limits;
 pub mod live;
@@ -43,6 +44,7 @@ use crate::engine::answer::{Answer, Unguarded};
 use crate::engine::buffers::Buffers;
 use crate::engine::call::{Call, NamedCall};
 use crate::engine::flight::Flights;
+use crate::engine::gates::{Gate, Gates};
 use crate::engine::headroom::Headroom;
 use crate::engine::limits::Limits;
 use crate::engine::owner::Owner;
@@ -72,6 +74,7 @@ pub struct Shared {
     /// Places for claims that are being taken back from a store that did not answer.
     pub withdrawals: Arc<Semaphore>,
     pub status: Arc<Status>,
+    pub gates: Arc<Gates>,
     pub entropy: Entropy,
     /// Guarded calls: they outlive their callers, and draining waits for them.
     pub tasks: TaskTracker,
@@ -88,6 +91,7 @@ impl Shared {
             buffers: Buffers::new(config.server.buffers),
             withdrawals: Arc::new(Semaphore::new(WITHDRAWALS)),
             status: Arc::new(Status::new()),
+            gates: Arc::default(),
             tasks: TaskTracker::new(),
             entropy,
             config,
@@ -107,6 +111,8 @@ pub struct Engine {
 pub struct Lane {
     pub client: Client,
     pub counters: Arc<RouteStatus>,
+    /// Of its upstream, and of all threads.
+    pub gate: Arc<Gate>,
 }
 
 impl Engine {

@@ -19,7 +19,7 @@ use crate::engine::{Engine, Lane, refusal};
 use crate::operation::Cause;
 use crate::operation::admission::Repeat;
 use crate::operation::outcome::{Outcome, Silence, classify};
-use crate::retry::decide::{self, Decision, Ending, Situation, Stop, decide};
+use crate::retry::decide::{self, Decision, Ending, Situation, Stop};
 use crate::retry::retry_after;
 use crate::upstream::{
     ConnectError, Connection, OnInterim, ReceivedBody, Reply, SendBody, SendError, Switched, set_upgrade,
@@ -78,11 +78,12 @@ impl Engine {
         let Some(mut progress) = prepare(&mut passage) else { return unsendable(&passage) };
         loop {
             progress.tries = progress.tries.next_try();
+            lane.gate.count(progress.tries.tries);
             let passed = match attempt(lane, &passage, &progress).await {
                 Tried::Passed(passed) => passed,
                 Tried::Switched(headers, stream) => return switched(&passage, &progress, headers, stream),
             };
-            match self.decide_passage(&passage, &progress, &passed) {
+            match self.decide_passage(lane, &passage, &progress, &passed) {
                 Decision::Retry { wait, ended, new_connection, run, .. } => {
                     progress.may_have_run |= ended.may_have_run;
                     progress.tries = run;
@@ -97,7 +98,7 @@ impl Engine {
         }
     }
 
-    fn decide_passage(&self, passage: &Passage, progress: &Progress, passed: &Passed) -> Decision {
+    fn decide_passage(&self, lane: &Lane, passage: &Passage, progress: &Progress, passed: &Passed) -> Decision {
         let headers = passed.answer.as_ref().map(Response::headers);
         let situation = Situation {
             fact: classify(&passed.outcome),
@@ -111,7 +112,7 @@ impl Engine {
             left: passage.deadline.saturating_duration_since(Instant::now()),
             run: progress.tries,
         };
-        self.shared.entropy.with(|rng| decide(&situation, &passage.route.retry, rng))
+        lane.gate.decide(&situation, &passage.route.retry, &self.shared.entropy)
     }
 }
 

@@ -23,12 +23,11 @@ use crate::engine::owner::{Owner, WriteError};
 use crate::engine::refusal;
 use crate::engine::report::Told;
 use crate::engine::{Engine, Lane};
-use crate::entropy::Entropy;
 use crate::operation::admission::ResendRule;
 use crate::operation::outcome::{Outcome, classify};
 use crate::operation::transition::{Ended, Retention};
 use crate::operation::{Cause, OperationId, State, StateName, StoredRequest};
-use crate::retry::decide::{self, Decision, Situation, Stop, decide};
+use crate::retry::decide::{self, Decision, Situation, Stop};
 
 /// A send that never began, for its intent could not be made durable.
 const UNSENT: Ended = Ended { cause: Cause::Store, may_have_run: false };
@@ -185,7 +184,7 @@ impl<'a> Run<'a> {
             left: self.deadline.saturating_duration_since(Instant::now()),
             run: self.tries,
         };
-        self.entropy().with(|rng| decide(&situation, &self.route.retry, rng))
+        self.lane.gate.decide(&situation, &self.route.retry, &self.engine.shared.entropy)
     }
 
     /// The wait is in the record before it begins, so that whoever takes over keeps to it. Where nothing was sent and
@@ -221,9 +220,5 @@ impl<'a> Run<'a> {
             let wait = not_before.since(self.owner.store().now());
             self.owner.holding(sleep(wait)).await;
         }
-    }
-
-    fn entropy(&self) -> &Entropy {
-        &self.engine.shared.entropy
     }
 }

@@ -92,6 +92,8 @@ pub enum Stop {
     Body,
     HintTooLong,
     Deadline,
+    /// The upstream has been given as many retries as it may be.
+    Budget,
 }
 
 /// Decides what follows the attempt of `situation`. `rng` draws the jitter and nothing else.
@@ -104,6 +106,16 @@ pub fn decide(situation: &Situation, policy: &RetryPolicy, rng: &mut impl Rng) -
         Err(stop) => return Decision::End { ending: situation.ending(), stop: Some(stop) },
     };
     Decision::Retry { wait, ended: situation.ended(), new_connection: situation.needs_new_connection(), run, parked }
+}
+
+impl Decision {
+    /// Whether it is a retry that the budget has to pay for: all but those that a run gets for nothing.
+    pub fn is_charged(&self, before: &Run) -> bool {
+        match self {
+            Self::Retry { run, .. } => run.free == before.free,
+            Self::End { .. } => false,
+        }
+    }
 }
 
 impl Run {
@@ -158,6 +170,11 @@ impl Situation {
             return Err(Stop::Body);
         }
         Ok(Run { free: run.free || free, ..run })
+    }
+
+    /// The end of the run where something outside of it forbids the retry that was decided.
+    pub fn stopped(&self, stop: Stop) -> Decision {
+        Decision::End { ending: self.ending(), stop: Some(stop) }
     }
 
     /// A pooled connection that died unused tells nothing about the upstream, and neither does a server that only lets
@@ -221,6 +238,7 @@ impl Stop {
             Self::Body => "body",
             Self::HintTooLong => "hint-too-long",
             Self::Deadline => "deadline",
+            Self::Budget => "budget",
         }
     }
 }

@@ -3,15 +3,19 @@
 //! Facts come from `operation::outcome`; time left, randomness and headers are arguments. Nothing here sleeps or sends.
 
 pub mod backoff;
+pub mod budget;
 pub mod deadline;
 pub mod decide;
 pub mod http_date;
 pub mod inbound;
 pub mod retry_after;
+pub mod window;
 
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
+
+use budget::Budget;
 
 /// `[routes.retry]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +28,7 @@ pub struct RetryPolicy {
     pub deadline: Duration,
     /// A longer hint goes to the client at once.
     pub retry_after_max: Duration,
+    pub budget: Budget,
 }
 
 /// A number of digits only, without sign; beyond the range it is the largest there is, which every bound turns down.

@@ -3,6 +3,7 @@
 //! A page in a browser on this machine can reach a loopback address, too, by a name that it makes resolve there. So the
 //! Host has to be a loopback one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::header::{HOST, ORIGIN};
@@ -11,6 +12,7 @@ use http::{HeaderMap, Method, Response, StatusCode};
 use serde::Serialize;
 
 use crate::engine::answer::Marks;
+use crate::engine::gates::{GateSnapshot, Gates};
 use crate::engine::problem::{Code, Problem};
 use crate::engine::status::{Snapshot, Status};
 use crate::operation::OperationId;
@@ -36,6 +38,7 @@ pub struct AdminState {
     /// `memory`, `file` or `redis`.
     pub store_kind: &'static str,
     pub status: Arc<Status>,
+    pub gates: Arc<Gates>,
 }
 
 impl AdminState {
@@ -150,6 +153,7 @@ impl AdminState {
             version: env!("CARGO_PKG_VERSION"),
             store: StoreReport { kind: self.store_kind, health, space: self.space().await },
             process: self.status.snapshot(),
+            upstreams: self.gates.snapshot(),
         };
         respond::json(StatusCode::OK, &report)
     }
@@ -200,6 +204,7 @@ struct Report {
     store: StoreReport,
     #[serde(flatten)]
     process: Snapshot,
+    upstreams: BTreeMap<String, GateSnapshot>,
 }
 
 #[derive(Serialize)]
@@ -278,7 +283,8 @@ mod tests {
     }
 
     async fn ask_from(peer: &str, store: TestStore, request: http::request::Builder) -> (u16, Value) {
-        let state = AdminState { store: Arc::new(store), store_kind: "memory", status: Arc::new(Status::new()) };
+        let (status, gates) = (Arc::new(Status::new()), Arc::default());
+        let state = AdminState { store: Arc::new(store), store_kind: "memory", status, gates };
         let (head, ()) = request.body(()).unwrap().into_parts();
         let transport = Transport::Plain;
         let peer = Peer { address: peer.parse().unwrap(), transport, presence: None, interim: None, ambiguity: None };

@@ -8,6 +8,7 @@ mod bounds;
 mod earlier;
 mod failing_store;
 mod flights;
+mod gates;
 mod grpc;
 mod later;
 mod leases;

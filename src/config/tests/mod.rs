@@ -5,6 +5,7 @@ mod certified;
 mod describing;
 mod documented;
 mod encrypting;
+mod gates;
 mod naming;
 mod overriding;
 mod refused;

@@ -36,7 +36,6 @@ fn what_the_contract_has_and_this_version_has_not_is_said_plainly() {
     for (table, keys) in [
         ("upstreams.main", &["dialect", "preset", "listen"][..]),
         ("routes.payload", &["redact", "schema"]),
-        ("routes.retry", &["budget"]),
         ("routes.limit", &["concurrency", "queue", "shared"]),
         ("routes", &["classify", "breaker", "approval", "reconcile", "compensate"]),
         ("defaults", &["classify", "breaker", "approval", "reconcile", "compensate"]),
@@ -268,12 +267,12 @@ port = 80"#,
     (
         r#"[routes.retry]
 max_atempts = 3"#,
-        r#"gateway.toml:9:1: routes.retry.max_atempts: unknown key `max_atempts`; did you mean `max_attempts`? [routes.retry] accepts max_attempts, base_interval, max_interval, attempt_timeout, deadline, retry_after_max"#,
+        r#"gateway.toml:9:1: routes.retry.max_atempts: unknown key `max_atempts`; did you mean `max_attempts`? [routes.retry] accepts max_attempts, base_interval, max_interval, attempt_timeout, deadline, retry_after_max, budget"#,
     ),
     (
         r#"[routes.retry]
 rate = "5/s""#,
-        r#"gateway.toml:9:1: routes.retry.rate: unknown key `rate`; it belongs in [routes.limit]; [routes.retry] accepts max_attempts, base_interval, max_interval, attempt_timeout, deadline, retry_after_max"#,
+        r#"gateway.toml:9:1: routes.retry.rate: unknown key `rate`; it belongs in [routes.limit]; [routes.retry] accepts max_attempts, base_interval, max_interval, attempt_timeout, deadline, retry_after_max, budget"#,
     ),
     (
         r#"[store]

@@ -6,6 +6,7 @@ use super::*;
 use crate::operation::Cause;
 use crate::operation::outcome::{Outcome, Silence, classify};
 use crate::operation::transition::Verdict;
+use crate::retry::budget::Budget;
 
 mod acceptance;
 
@@ -23,6 +24,7 @@ fn policy() -> RetryPolicy {
         attempt_timeout: Duration::from_millis(500),
         deadline: Duration::from_secs(10),
         retry_after_max: Duration::from_secs(60),
+        budget: Budget { percent: 20, per_second: 3 },
     }
 }
 
@@ -162,9 +164,9 @@ fn a_dead_pooled_connection_gets_one_retry_for_nothing() {
     for repeat in REPEATS {
         let mut situation = first(POOLED, repeat);
         let lone = RetryPolicy { max_attempts: 1, ..policy() };
-        let Decision::Retry { wait, ended, new_connection, run, .. } =
-            decide(&situation, &lone, &mut StdRng::seed_from_u64(1))
-        else {
+        let decision = decide(&situation, &lone, &mut StdRng::seed_from_u64(1));
+        assert!(!decision.is_charged(&situation.run));
+        let Decision::Retry { wait, ended, new_connection, run, .. } = decision else {
             panic!("a stale connection costs no attempt");
         };
         assert_eq!((wait, new_connection, run.free), (Duration::ZERO, true, true));
@@ -174,6 +176,19 @@ fn a_dead_pooled_connection_gets_one_retry_for_nothing() {
             decide(&situation, &lone, &mut StdRng::seed_from_u64(1)),
             Decision::End { ending: Ending::NotExecuted(Cause::Connect), stop: Some(Stop::Exhausted) }
         );
+    }
+}
+
+#[test]
+fn all_other_retries_are_charged_and_may_be_stopped() {
+    for (free, outcome) in [(false, REFUSED), (true, POOLED), (false, status(503)), (true, TIMEOUT)] {
+        let run = Run { tries: 2, free, ..Run::default() };
+        let situation = Situation { run, ..first(outcome, Repeat::WithKey) };
+        let decision = decide(&situation, &policy(), &mut StdRng::seed_from_u64(1));
+        assert!(matches!(decision, Decision::Retry { .. }) && decision.is_charged(&run), "{outcome:?}");
+        let Decision::End { ending, stop } = situation.stopped(Stop::Budget) else { panic!("it ends") };
+        assert_eq!(stop, Some(Stop::Budget));
+        assert_eq!(ending.ended().unwrap().may_have_run, situation.fact.may_have_run(), "{outcome:?}");
     }
 }
 

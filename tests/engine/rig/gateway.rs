@@ -208,7 +208,8 @@ fn lanes(shared: &Shared, upstream: &Upstream) -> HashMap<String, Lane> {
         };
         let endpoint = Endpoint { tls: false, host: "payments.internal".to_owned(), port: 80 };
         let client = Client::new(Arc::new(upstream.clone()), endpoint, settings);
-        (route.name.clone(), Lane { client, counters: shared.status.route(&route.name) })
+        let (counters, gate) = (shared.status.route(&route.name), shared.gates.of(&route.upstream.name));
+        (route.name.clone(), Lane { client, counters, gate })
     };
     shared.config.routes.0.iter().map(lane).collect()
 }

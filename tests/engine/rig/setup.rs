@@ -15,6 +15,8 @@ pub struct Setup {
     pub route: &'static str,
     pub key: &'static str,
     pub retry: &'static str,
+    /// So wide that only those stories meet it that are about it.
+    pub budget: &'static str,
 }
 
 impl Setup {
@@ -32,11 +34,12 @@ impl Setup {
             route: "",
             key: "",
             retry: "",
+            budget: "{ percent = 100, per_second = 10000 }",
         }
     }
 
     pub fn config(&self) -> Arc<Config> {
-        let Self { repeat, lease, store, url, upstream, route, key, retry } = self;
+        let Self { repeat, lease, store, url, upstream, route, key, retry, budget } = self;
         let text = format!(
             r#"
             [store]
@@ -55,6 +58,7 @@ impl Setup {
             [routes.key]
             {key}
             [routes.retry]
+            budget = {budget}
             {retry}
             "#
         );

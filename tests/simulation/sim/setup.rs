@@ -5,6 +5,7 @@ use std::time::Duration;
 use oncegate::operation::admission::{Repeat, ResendRule};
 use oncegate::operation::transition::Retention;
 use oncegate::retry::RetryPolicy;
+use oncegate::retry::budget::Budget;
 
 use super::chance::Chance;
 
@@ -107,6 +108,7 @@ const POLICY: RetryPolicy = RetryPolicy {
     attempt_timeout: Duration::from_millis(1_500),
     deadline: Duration::from_secs(12),
     retry_after_max: Duration::from_secs(5),
+    budget: Budget { percent: 20, per_second: 3 },
 };
 
 const fn keep(receipts: u64, tombstones: u64) -> Retention {
