@@ -154,7 +154,7 @@ impl Common {
                 None => Self::client(upstream),
             };
             clients.insert(&upstream.name, client.clone());
-            let (counters, gate) = (self.shared.status.route(&route.name), self.shared.gates.of(&upstream.name));
+            let (counters, gate) = (self.shared.status.route(&route.name), self.shared.gates.of(route));
             lanes.insert(route.name.clone(), Lane { client, counters, gate });
         }
         Ok(Engine::new(Arc::clone(&self.shared), self.stores.connect().await?, lanes))

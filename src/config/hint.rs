@@ -21,7 +21,7 @@ enum Meaning {
 }
 
 /// The words of other gateways, clients and libraries. Compared without case, `_` and `-`.
-const OTHER_WORDS: [(&[&str], Meaning); 28] = [
+const OTHER_WORDS: [(&[&str], Meaning); 30] = [
     (&["num_retries", "retries", "max_retries", "retry_count", "retry_limit"], Meaning::Attempts { more: 1 }),
     (&["attempts", "tries", "max_tries", "retry_attempts", "total_attempts"], Meaning::Attempts { more: 0 }),
     (
@@ -43,6 +43,8 @@ const OTHER_WORDS: [(&[&str], Meaning); 28] = [
     (&["drain_timeout", "shutdown_timeout", "graceful_timeout", "grace_period"], Meaning::Duration("drain")),
     (&["rps", "qps", "requests_per_second", "per_second", "rate_limit"], Meaning::Rate("s")),
     (&["rpm", "requests_per_minute", "per_minute"], Meaning::Rate("m")),
+    (&["max_fails", "failure_threshold", "consecutive_5xx", "max_failures"], Meaning::Key("consecutive_failures")),
+    (&["break_duration", "reset_timeout", "fail_timeout", "base_ejection_time"], Meaning::Duration("open_for")),
     (&["bind", "bind_address", "address", "addr", "port"], Meaning::Key("listen")),
     (&["max_body_size", "client_max_body_size", "max_request_bytes", "body_limit"], Meaning::Key("max_body")),
     (&["http2_max_concurrent_streams", "max_streams", "h2_streams"], Meaning::Key("max_concurrent_streams")),

@@ -37,6 +37,7 @@ pub(super) struct Policy {
     pub(super) payload: PayloadPolicy,
     pub(super) retry: RetrySettings,
     pub(super) limit: LimitPolicy,
+    pub(super) breaker: BreakerSettings,
 }
 
 #[derive(Default)]
@@ -84,6 +85,15 @@ pub(super) struct LimitPolicy {
     pub(super) burst: Setting<NonZeroU32>,
 }
 
+#[derive(Default)]
+pub(super) struct BreakerSettings {
+    pub(super) consecutive_failures: Setting<u32>,
+    pub(super) failure_percent: Setting<u32>,
+    pub(super) minimum_calls: Setting<u32>,
+    pub(super) window: Setting<Duration>,
+    pub(super) open_for: Setting<Duration>,
+}
+
 impl Policy {
     pub(super) fn read(reader: &mut Reader<'_>, section: &Section<'_>) -> Self {
         Self {
@@ -100,6 +110,7 @@ impl Policy {
             payload: PayloadPolicy::read(reader, section),
             retry: RetrySettings::read(reader, section),
             limit: LimitPolicy::read(reader, section),
+            breaker: BreakerSettings::read(reader, section),
             ..Self::of_store(reader, section)
         }
     }
@@ -168,8 +179,8 @@ impl BudgetPolicy {
     fn read(reader: &mut Reader<'_>, parent: &Section<'_>) -> Self {
         let section = &reader.child(parent, "budget", &schema::BUDGET);
         Self {
-            percent: reader.number(section, "percent", |number| within(number, 1_000)),
-            per_second: reader.number(section, "per_second", |number| within(number, 1_000_000)),
+            percent: reader.number(section, "percent", |number| within(number, 0, 1_000)),
+            per_second: reader.number(section, "per_second", |number| within(number, 0, 1_000_000)),
         }
     }
 }
@@ -178,6 +189,19 @@ impl LimitPolicy {
     fn read(reader: &mut Reader<'_>, parent: &Section<'_>) -> Self {
         let section = &reader.child(parent, "limit", &schema::LIMIT);
         Self { rate: reader.text(section, "rate", units::rate), burst: reader.number(section, "burst", burst) }
+    }
+}
+
+impl BreakerSettings {
+    fn read(reader: &mut Reader<'_>, parent: &Section<'_>) -> Self {
+        let section = &reader.child(parent, "breaker", &schema::BREAKER);
+        Self {
+            consecutive_failures: reader.number(section, "consecutive_failures", |number| within(number, 0, 1_000_000)),
+            failure_percent: reader.number(section, "failure_percent", |number| within(number, 1, 100)),
+            minimum_calls: reader.number(section, "minimum_calls", |number| within(number, 1, 1_000_000)),
+            window: reader.text(section, "window", units::duration),
+            open_for: reader.text(section, "open_for", units::duration),
+        }
     }
 }
 
@@ -201,9 +225,9 @@ fn attempts(number: i64) -> Result<u32, Accepts> {
     }
 }
 
-fn within(number: i64, most: u32) -> Result<u32, Accepts> {
-    let number = u32::try_from(number).ok().filter(|number| *number <= most);
-    number.ok_or_else(|| format!("a whole number from 0 to {most}").into())
+fn within(number: i64, least: u32, most: u32) -> Result<u32, Accepts> {
+    let number = u32::try_from(number).ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("a whole number from {least} to {most}").into())
 }
 
 fn burst(number: i64) -> Result<NonZeroU32, Accepts> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 
 use crate::retry::RetryPolicy;
+use crate::retry::breaker::{BreakerPolicy, FailureRate};
 use crate::retry::budget::Budget;
 
 use super::error::{ConfigError, Problem};
@@ -184,6 +185,7 @@ impl<'f> Entry<'f> {
             payload: payload_rules(layers),
             retry: retry_policy(layers, errors),
             limit: self.rate_limit(layers, errors),
+            breaker: breaker_policy(layers, errors),
             rules: [0; 8],
             destination: [0; 8],
         }
@@ -281,6 +283,31 @@ fn retry_policy(layers: &mut Layers<'_>, errors: &mut Vec<ConfigError>) -> Retry
             per_second: layers.pick("retry.budget.per_second", 3, |policy| &policy.retry.budget.per_second),
         },
     }
+}
+
+fn breaker_policy(layers: &mut Layers<'_>, errors: &mut Vec<ConfigError>) -> BreakerPolicy {
+    BreakerPolicy {
+        consecutive_failures: layers
+            .pick("breaker.consecutive_failures", 5, |policy| &policy.breaker.consecutive_failures),
+        failure_rate: failure_rate(layers, errors),
+        open_for: layers.pick("breaker.open_for", Duration::from_secs(5), |policy| &policy.breaker.open_for),
+    }
+}
+
+fn failure_rate(layers: &mut Layers<'_>, errors: &mut Vec<ConfigError>) -> Option<FailureRate> {
+    let Some(percent) = layers.pick_optional("breaker.failure_percent", None, |policy| &policy.breaker.failure_percent)
+    else {
+        let problem =
+            || Problem::Contradiction("no rate of failures opens it: `failure_percent` has to stand beside it".into());
+        errors.extend(layers.stated(|policy| &policy.breaker.minimum_calls).map(|calls| calls.refused(problem())));
+        errors.extend(layers.stated(|policy| &policy.breaker.window).map(|window| window.refused(problem())));
+        return None;
+    };
+    Some(FailureRate {
+        percent,
+        minimum_calls: layers.pick("breaker.minimum_calls", 20, |policy| &policy.breaker.minimum_calls),
+        window: layers.pick("breaker.window", Duration::from_secs(30), |policy| &policy.breaker.window),
+    })
 }
 
 fn unknown_name<'n>(home: &str, names: impl Iterator<Item = &'n str>) -> Problem {

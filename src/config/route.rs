@@ -10,6 +10,7 @@ use super::Upstream;
 use super::rules::{DuplicateWindow, Effect, InFlight, KeyRules, OnLargeBody, OnStoreDown, PayloadRules, RateLimit};
 use crate::operation::admission::Repeat;
 use crate::retry::RetryPolicy;
+use crate::retry::breaker::BreakerPolicy;
 
 /// All routes, in the order in which they are tried: longest path first.
 #[derive(Clone, Debug)]
@@ -39,6 +40,7 @@ pub struct Route {
     pub payload: PayloadRules,
     pub retry: RetryPolicy,
     pub limit: Option<RateLimit>,
+    pub breaker: BreakerPolicy,
     /// Digest of everything that is part of key identity on this route.
     pub rules: [u8; 8],
     /// Digest of everything by which the upstream knows a call again, beside its key.

@@ -89,7 +89,7 @@ pub(super) const DEFAULTS: Schema = Schema { name: "[defaults]", keys: &SHARED, 
 pub(super) const POLICY: Schema = Schema { name: "[policies.NAME]", keys: &SHARED, later: SHARED_LATER };
 
 /// What several routes may share.
-const SHARED: [&str; 15] = [
+const SHARED: [&str; 16] = [
     "effect",
     "repeat",
     "receipts",
@@ -105,14 +105,15 @@ const SHARED: [&str; 15] = [
     "payload",
     "retry",
     "limit",
+    "breaker",
 ];
 
-const SHARED_LATER: &[&str] = &["classify", "breaker", "approval", "reconcile", "compensate"];
+const SHARED_LATER: &[&str] = &["classify", "approval", "reconcile", "compensate"];
 
 pub(super) const ROUTE: Schema = Schema { name: "[[routes]]", keys: &ROUTE_KEYS, later: SHARED_LATER };
 
 /// What only a route itself can say, then what several may share.
-const ROUTE_KEYS: [&str; 20] = joined(["name", "match", "upstream", "upstream_path", "policy"], SHARED);
+const ROUTE_KEYS: [&str; 21] = joined(["name", "match", "upstream", "upstream_path", "policy"], SHARED);
 
 const fn joined<const A: usize, const B: usize, const ALL: usize>(
     first: [&'static str; A],
@@ -172,10 +173,16 @@ pub(super) const BUDGET: Schema =
 pub(super) const LIMIT: Schema =
     Schema { name: "[routes.limit]", keys: &["rate", "burst"], later: &["concurrency", "queue", "shared"] };
 
+pub(super) const BREAKER: Schema = Schema {
+    name: "[routes.breaker]",
+    keys: &["consecutive_failures", "failure_percent", "minimum_calls", "window", "open_for"],
+    later: &[],
+};
+
 pub(super) const LOG: Schema = Schema { name: "[log]", keys: &["level", "format"], later: &[] };
 
 /// Every table, the most usual home of a key first.
-pub(super) const ALL: [&Schema; 15] = [
+pub(super) const ALL: [&Schema; 16] = [
     &SERVER,
     &SERVER_TLS,
     &STORE,
@@ -185,6 +192,7 @@ pub(super) const ALL: [&Schema; 15] = [
     &KEY,
     &PAYLOAD,
     &LIMIT,
+    &BREAKER,
     &MATCH,
     &ROUTE,
     &CALLERS,

@@ -10,6 +10,7 @@ use crate::engine::answer::{Answer, Content, Execution};
 use crate::engine::call::NamedCall;
 use crate::engine::conclusion::Conclusion;
 use crate::engine::flight::Wait;
+use crate::engine::gates::Permit;
 use crate::engine::problem::{Code, Problem};
 use crate::engine::{Engine, refusal};
 use crate::operation::admission::{Admission, ResendRule};
@@ -17,11 +18,11 @@ use crate::operation::{Fingerprint, OperationId, Scope};
 
 impl Engine {
     /// The answer if it comes within `wait`, else where it can be asked for. The call itself goes on without its caller.
-    pub(super) async fn fly_ahead(self: &Arc<Self>, named: NamedCall, wait: Duration) -> Answer {
+    pub(super) async fn fly_ahead(self: &Arc<Self>, named: NamedCall, permit: Permit, wait: Duration) -> Answer {
         let until = Instant::now() + wait;
         let (id, fingerprint) = (named.id, named.identity.fingerprint);
         let accepted = refusal::marks(id, &named.identity, Execution::InProgress);
-        let mut flying = pin!(self.fly(named));
+        let mut flying = pin!(self.fly(named, permit));
         let answer = tokio::select! {
             // It takes its place among the flights before anybody looks for it there.
             biased;

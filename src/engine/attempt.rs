@@ -15,6 +15,7 @@ use crate::config::Route;
 use crate::crash_point::{self, Point};
 use crate::engine::buffers::Held;
 use crate::engine::owner::WriteError;
+use crate::engine::report::Told;
 use crate::engine::run::{Dispatch, Run};
 use crate::operation::Cause;
 use crate::operation::admission::Repeat;
@@ -347,11 +348,16 @@ impl Attempted {
         Self { outcome, answer: None, advice: Advice::default(), part: Bytes::new(), failure }
     }
 
-    /// Lets an answer go that nobody will see, and keeps its connection if that is cheap.
-    pub async fn discard(self) {
-        if let Some(UpstreamAnswer { body: AnswerBody::Unread(body), .. }) = self.answer {
-            body.discard().await;
-        }
+    /// Without its connection: the answer stays if it is short, for the case that no further attempt is made.
+    pub async fn put_aside(self) -> Self {
+        let Some(UpstreamAnswer { head, body: AnswerBody::Unread(body) }) = self.answer else { return self };
+        let body = body.put_aside().await.map(AnswerBody::Whole);
+        Self { answer: body.map(|body| UpstreamAnswer { head, body }), ..self }
+    }
+
+    /// What there is to tell of it where it is the last one.
+    pub(super) fn told(self) -> Told {
+        Told { answer: self.answer, failure: self.failure, outcome: self.outcome, stop: None }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::engine::answer::Answer;
 use crate::engine::call::NamedCall;
 use crate::engine::conclusion::Conclusion;
 use crate::engine::flight::{Passenger, Pilot, Seat, Wait};
+use crate::engine::gates::Permit;
 use crate::engine::meet::{Alike, Met};
 use crate::engine::owner::{Owner, WriteError};
 use crate::engine::refusal;
@@ -45,14 +46,15 @@ impl FirstCaller {
 
 impl Engine {
     /// A guarded call from its key to its answer. The work is a task of its own: a caller who hangs up drops nothing.
-    pub async fn fly(self: &Arc<Self>, named: NamedCall) -> Answer {
+    pub(super) async fn fly(self: &Arc<Self>, named: NamedCall, mut permit: Option<Permit>) -> Answer {
         let patience = (Instant::now() + named.call.route.in_flight_wait).min(named.call.deadline);
         loop {
             let passenger = match self.shared.flights.enter(named.id, named.identity.fingerprint) {
-                Seat::Pilot(pilot) => return self.take_off(pilot, named).await,
+                Seat::Pilot(pilot) => return self.take_off(pilot, named, permit).await,
                 Seat::Unsettled(end) => return self.stored_receipt(&named).await.unwrap_or(end).answer(),
                 Seat::Passenger(passenger) => passenger,
             };
+            permit = None;
             match wait_aboard(passenger, named.call.route.in_flight, patience).await {
                 Wait::Landed(end) if end.is_in_progress() && Instant::now() < patience => {}
                 Wait::Landed(end) => return end.answer(),
@@ -88,13 +90,13 @@ impl Engine {
         })
     }
 
-    async fn take_off(self: &Arc<Self>, pilot: Pilot, named: NamedCall) -> Answer {
+    async fn take_off(self: &Arc<Self>, pilot: Pilot, named: NamedCall, permit: Option<Permit>) -> Answer {
         let (sender, receiver) = oneshot::channel();
         let (id, identity) = (named.id, Arc::clone(&named.identity));
         let engine = Arc::clone(self);
         self.shared.tasks.spawn(async move {
             let mut caller = FirstCaller(Some(sender));
-            let conclusion = engine.claim(&pilot, named, &mut caller).await;
+            let conclusion = engine.claim(&pilot, named, permit, &mut caller).await;
             caller.answer(|| conclusion.answer());
             pilot.land(conclusion);
         });
@@ -102,7 +104,13 @@ impl Engine {
     }
 
     /// One atomic store step, then whatever the record says.
-    async fn claim(self: &Arc<Self>, pilot: &Pilot, named: NamedCall, caller: &mut FirstCaller) -> Conclusion {
+    async fn claim(
+        self: &Arc<Self>,
+        pilot: &Pilot,
+        named: NamedCall,
+        mut permit: Option<Permit>,
+        caller: &mut FirstCaller,
+    ) -> Conclusion {
         let mut place = match self.place(&named).await {
             Ok(place) => place,
             Err(refused) => return *refused,
@@ -120,6 +128,7 @@ impl Engine {
                 Ok(Claimed::Exists(found)) => {
                     // What is unfinished is counted already, and may be waited for.
                     place.take_if(|_| found.operation.is_open());
+                    permit.take_if(|_| found.operation.is_open());
                     Box::pin(self.meet(pilot, &named, *found)).await
                 }
                 Ok(Claimed::Alike(found)) => match self.look_alike(&named, &found) {
@@ -144,7 +153,7 @@ impl Engine {
             match met {
                 Ok(Met::Owned(owner, request)) => {
                     pilot.running();
-                    let dispatch = self.dispatch(&named, request);
+                    let dispatch = self.dispatch(&named, request, permit);
                     // Its future is large, and a replay has no use for it.
                     let conclusion = Box::pin(self.run(pilot, *owner, dispatch, caller)).await;
                     caller.answer(|| conclusion.first_answer());
@@ -166,7 +175,7 @@ impl Engine {
         tracing::warn!(operation = %named.id, route = %named.call.route.name, %error, "claim failed");
     }
 
-    fn dispatch(&self, named: &NamedCall, request: StoredRequest) -> Dispatch {
+    fn dispatch(&self, named: &NamedCall, request: StoredRequest, permit: Option<Permit>) -> Dispatch {
         let NamedCall { call, .. } = named;
         Dispatch {
             route: Arc::clone(&call.route),
@@ -174,6 +183,7 @@ impl Engine {
             credentials: call.credentials(),
             deadline: call.deadline,
             earlier: self.look_for_earlier(named),
+            permit,
         }
     }
 

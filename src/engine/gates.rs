@@ -2,6 +2,8 @@
 //!
 //! The rules are in `retry` and pure; here they are kept, and told the time.
 
+mod circuit;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,61 +11,84 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use crate::config::Route;
 use crate::engine::status::Counter;
 use crate::entropy::Entropy;
+use crate::operation::admission::Repeat;
+use crate::operation::outcome::Fact;
 use crate::retry::RetryPolicy;
+use crate::retry::breaker::{BreakerPolicy, Health, Ticket, health};
 use crate::retry::budget::{Budget, Ledger};
 use crate::retry::decide::{Decision, Situation, Stop, decide};
+use circuit::{Circuit, CircuitSnapshot};
 
 /// The gates of all upstreams, by their names.
 #[derive(Default)]
-pub struct Gates(Mutex<BTreeMap<String, Arc<Gate>>>);
+pub struct Gates(Mutex<BTreeMap<String, Arc<Upstream>>>);
 
-/// The gate of one upstream.
-pub struct Gate {
+/// What all routes to one upstream share.
+struct Upstream {
+    name: String,
     /// From which its moments are counted.
     begin: Instant,
     ledger: Mutex<Ledger>,
     /// Retries that the budget did not pay for.
     refused_retries: Counter,
+    /// One for each way in which its routes want it.
+    circuits: Mutex<Vec<Arc<Circuit>>>,
+}
+
+/// The way of one route to its upstream.
+#[derive(Clone)]
+pub struct Gate {
+    upstream: Arc<Upstream>,
+    /// `None` where nothing opens it.
+    circuit: Option<Arc<Circuit>>,
+}
+
+/// Leave for one attempt. A drop without a report says nothing about the upstream.
+pub struct Permit {
+    /// Until the report.
+    circuit: Option<(Arc<Circuit>, Ticket)>,
+    since: Instant,
 }
 
 impl Gates {
-    /// The gate of an upstream: the same one for the same name.
-    pub fn of(&self, upstream: &str) -> Arc<Gate> {
-        Arc::clone(locked(&self.0).entry(upstream.to_owned()).or_insert_with(|| Arc::new(Gate::new())))
+    /// The gate of a route. Those to one upstream share what they can.
+    pub fn of(&self, route: &Route) -> Gate {
+        let name = &route.upstream.name;
+        let upstream = Arc::clone(locked(&self.0).entry(name.clone()).or_insert_with(|| Arc::new(Upstream::new(name))));
+        Gate { circuit: upstream.circuit(&route.breaker), upstream }
     }
 
     /// All of them as they stand now.
     pub fn snapshot(&self) -> BTreeMap<String, GateSnapshot> {
-        locked(&self.0).iter().map(|(name, gate)| (name.clone(), gate.snapshot())).collect()
+        locked(&self.0).iter().map(|(name, upstream)| (name.clone(), upstream.snapshot())).collect()
     }
 }
 
-impl Gate {
-    fn new() -> Self {
-        Self { begin: Instant::now(), ledger: Mutex::default(), refused_retries: Counter::default() }
-    }
-
-    /// Counts an attempt of a run; the first ones are what retries are a share of.
-    pub fn count(&self, tries: u32) {
-        if tries == 1 {
-            locked(&self.ledger).begin(self.now());
+impl Upstream {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            begin: Instant::now(),
+            ledger: Mutex::default(),
+            refused_retries: Counter::default(),
+            circuits: Mutex::default(),
         }
     }
 
-    /// What follows an attempt, within the upstream's budget.
-    pub fn decide(&self, situation: &Situation, policy: &RetryPolicy, entropy: &Entropy) -> Decision {
-        let decision = entropy.with(|rng| decide(situation, policy, rng));
-        if !decision.is_charged(&situation.run) || self.withdraw(&policy.budget) {
-            return decision;
+    fn circuit(&self, policy: &BreakerPolicy) -> Option<Arc<Circuit>> {
+        if !policy.may_open() {
+            return None;
         }
-        self.refused_retries.add();
-        situation.stopped(Stop::Budget)
-    }
-
-    fn withdraw(&self, budget: &Budget) -> bool {
-        locked(&self.ledger).withdraw(budget, self.now())
+        let mut circuits = locked(&self.circuits);
+        if let Some(known) = circuits.iter().find(|circuit| circuit.policy == *policy) {
+            return Some(Arc::clone(known));
+        }
+        let circuit = Arc::new(Circuit::new(&self.name, self.begin, *policy));
+        circuits.push(Arc::clone(&circuit));
+        Some(circuit)
     }
 
     fn now(&self) -> Duration {
@@ -73,14 +98,84 @@ impl Gate {
     fn snapshot(&self) -> GateSnapshot {
         let [first_attempts, retries] = locked(&self.ledger).sums(self.now());
         let budget = BudgetSnapshot { first_attempts, retries, refused_retries: self.refused_retries.get() };
-        GateSnapshot { budget }
+        let breakers = locked(&self.circuits).iter().map(|circuit| circuit.snapshot()).collect();
+        GateSnapshot { budget, breakers }
     }
 }
 
-/// The gate of one upstream at one moment.
+impl Gate {
+    /// Leave for an attempt, or how long until it is worth asking again.
+    pub fn admit(&self, repeat: Repeat) -> Result<Permit, Duration> {
+        let circuit = match &self.circuit {
+            Some(circuit) => Some((Arc::clone(circuit), circuit.admit(may_probe(repeat))?)),
+            None => None,
+        };
+        Ok(Permit { circuit, since: Instant::now() })
+    }
+
+    /// Counts an attempt of a run; the first ones are what retries are a share of.
+    pub fn count(&self, tries: u32) {
+        if tries == 1 {
+            locked(&self.upstream.ledger).begin(self.upstream.now());
+        }
+    }
+
+    /// What follows an attempt, as far as the gates let it.
+    pub fn decide(&self, situation: &Situation, policy: &RetryPolicy, entropy: &Entropy) -> Decision {
+        let decision = entropy.with(|rng| decide(situation, policy, rng));
+        if matches!(decision, Decision::End { .. }) {
+            return decision;
+        }
+        if self.circuit.as_ref().is_some_and(|circuit| circuit.refuses(may_probe(situation.repeat))) {
+            return situation.stopped(Stop::Breaker);
+        }
+        if !decision.is_charged(&situation.run) || self.withdraw(&policy.budget) {
+            return decision;
+        }
+        self.upstream.refused_retries.add();
+        situation.stopped(Stop::Budget)
+    }
+
+    fn withdraw(&self, budget: &Budget) -> bool {
+        locked(&self.upstream.ledger).withdraw(budget, self.upstream.now())
+    }
+}
+
+impl Permit {
+    /// Says what the attempt came to. Only the first report counts.
+    pub fn report(&mut self, fact: &Fact, policy: &RetryPolicy, entropy: &Entropy) {
+        let Some((circuit, ticket)) = self.circuit.take() else { return };
+        // A caller in a hurry must not shut an upstream for all.
+        let had_its_time = self.since.elapsed() >= policy.attempt_timeout / 2;
+        circuit.report(ticket, health(fact, had_its_time), entropy);
+    }
+
+    /// The upstream went on in another protocol.
+    pub fn report_switch(&mut self, entropy: &Entropy) {
+        if let Some((circuit, ticket)) = self.circuit.take() {
+            circuit.report(ticket, Health::Well, entropy);
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some((circuit, ticket)) = self.circuit.take() {
+            circuit.give_back(ticket);
+        }
+    }
+}
+
+/// A probe is a call that comes to no harm if it runs twice.
+fn may_probe(repeat: Repeat) -> bool {
+    repeat != Repeat::Unsafe
+}
+
+/// The gates of one upstream at one moment.
 #[derive(Debug, Serialize)]
 pub struct GateSnapshot {
     pub budget: BudgetSnapshot,
+    pub breakers: Vec<CircuitSnapshot>,
 }
 
 /// Of the last five seconds, but for what was refused: that is counted since the start.

@@ -43,8 +43,9 @@ use crate::config::{Callers, Config, OnStoreDown, Route, upstream_target};
 use crate::engine::answer::{Answer, Unguarded};
 use crate::engine::buffers::Buffers;
 use crate::engine::call::{Call, NamedCall};
+use crate::engine::conclusion::Conclusion;
 use crate::engine::flight::Flights;
-use crate::engine::gates::{Gate, Gates};
+use crate::engine::gates::{Gate, Gates, Permit};
 use crate::engine::headroom::Headroom;
 use crate::engine::limits::Limits;
 use crate::engine::owner::Owner;
@@ -112,7 +113,7 @@ pub struct Lane {
     pub client: Client,
     pub counters: Arc<RouteStatus>,
     /// Of its upstream, and of all threads.
-    pub gate: Arc<Gate>,
+    pub gate: Gate,
 }
 
 impl Engine {
@@ -147,7 +148,7 @@ impl Engine {
     pub async fn unguarded(&self, passage: Passage) -> Answer {
         match self.shared.limits.take(&passage.route.name) {
             Ok(()) => self.pass(passage).await,
-            Err(wait) => pass::rate_limited(&passage, wait),
+            Err(wait) => pass::refused(&passage, refusal::rate_problem(&passage.route, wait)),
         }
     }
 
@@ -217,13 +218,10 @@ impl Engine {
         if let Err(refused) = self.find_former(&mut named).await {
             return refused.answer();
         }
-        match self.rate_gate(&named).await {
-            Ok(None) => match named.call.respond_async {
-                None => self.fly(named).await,
-                Some(wait) => Box::pin(self.fly_ahead(named, wait)).await,
-            },
-            Ok(Some(refused)) => refused,
-            Err(error) => refusal::store_unavailable(&named, &error).answer(),
+        match (self.admit(&named).await, named.call.respond_async) {
+            (Ok(permit), None) => self.fly(named, permit).await,
+            (Ok(permit), Some(wait)) => Box::pin(self.fly_ahead(named, permit, wait)).await,
+            (Err(refused), _) => refused.answer(),
         }
     }
 
@@ -235,14 +233,21 @@ impl Engine {
         is_replay.then(|| refusal::of_record(&found, row).answer())
     }
 
-    /// The route's rate counts sends that may come, not looks at the past: an existing record answers first.
-    async fn rate_gate(&self, named: &NamedCall) -> Result<Option<Answer>, StoreError> {
-        let name = &named.call.route.name;
-        if !self.shared.limits.has(name) || self.answers_without_sending(named).await? {
+    /// The gates are for sends that may come, not for looks at the past: an existing record answers first, and needs no
+    /// permit.
+    async fn admit(&self, named: &NamedCall) -> Result<Option<Permit>, Box<Conclusion>> {
+        let (route, no_store) = (&named.call.route, |error| Box::new(refusal::store_unavailable(named, &error)));
+        if self.shared.limits.has(&route.name) && self.answers_without_sending(named).await.map_err(no_store)? {
             return Ok(None);
         }
-        let wait = self.shared.limits.take(name).err();
-        Ok(wait.map(|wait| refusal::rate_limited(named, wait).answer()))
+        let Some(lane) = self.lane(route) else { return Ok(None) };
+        let permit = match lane.gate.admit(named.repeat()) {
+            Ok(permit) => permit,
+            Err(_) if self.answers_without_sending(named).await.map_err(no_store)? => return Ok(None),
+            Err(wait) => return Err(Box::new(refusal::breaker_open(named, wait))),
+        };
+        let taken = self.shared.limits.take(&route.name);
+        taken.map(|()| Some(permit)).map_err(|wait| Box::new(refusal::rate_limited(named, wait)))
     }
 
     async fn answers_without_sending(&self, named: &NamedCall) -> Result<bool, StoreError> {

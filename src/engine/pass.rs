@@ -3,7 +3,6 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, UPGRADE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -57,7 +56,7 @@ struct Progress {
 /// One attempt of it.
 struct Passed {
     outcome: Outcome,
-    answer: Option<Response<ReceivedBody>>,
+    answer: Option<Response<Body>>,
     failure: String,
 }
 
@@ -76,20 +75,33 @@ impl Engine {
             lane.counters.unguarded(reason).add();
         }
         let Some(mut progress) = prepare(&mut passage) else { return unsendable(&passage) };
+        let mut permit = match lane.gate.admit(progress.repeat) {
+            Ok(permit) => permit,
+            Err(wait) => return refused(&passage, refusal::breaker_problem(&passage.route, wait)),
+        };
         loop {
             progress.tries = progress.tries.next_try();
             lane.gate.count(progress.tries.tries);
             let passed = match attempt(lane, &passage, &progress).await {
                 Tried::Passed(passed) => passed,
-                Tried::Switched(headers, stream) => return switched(&passage, &progress, headers, stream),
+                Tried::Switched(headers, stream) => {
+                    permit.report_switch(&self.shared.entropy);
+                    return switched(&passage, &progress, headers, stream);
+                }
             };
+            permit.report(&classify(&passed.outcome), &passage.route.retry, &self.shared.entropy);
             match self.decide_passage(lane, &passage, &progress, &passed) {
                 Decision::Retry { wait, ended, new_connection, run, .. } => {
                     progress.may_have_run |= ended.may_have_run;
                     progress.tries = run;
                     progress.new_connection = new_connection;
-                    passed.let_go(&passage.body).await;
+                    let last = passed.put_aside(&passage.body).await;
                     sleep(wait).await;
+                    let Ok(next) = lane.gate.admit(progress.repeat) else {
+                        let ending = without_answer(ended.cause, progress.may_have_run);
+                        return finish(&passage, &progress, last, (ending, Some(Stop::Breaker)));
+                    };
+                    permit = next;
                 }
                 Decision::End { ending, stop } => {
                     return finish(&passage, &progress, passed, (ending, stop));
@@ -221,6 +233,7 @@ impl Passed {
         let (mut head, body) = response.into_parts();
         head.headers = from_upstream(head.version, head.headers);
         let outcome = Outcome::Answer { status: meant_status(head.status, &head.headers) };
+        let body = Body::Passed { body, reason: head.extensions.remove() };
         Self { outcome, answer: Some(Response::from_parts(head, body)), failure: String::new() }
     }
 
@@ -232,14 +245,24 @@ impl Passed {
         Self { outcome, answer: None, failure: failure.to_string() }
     }
 
-    /// An answer that nobody will see. While it is read its exchange goes on with what is left of the request: a stream
-    /// that is still whole must not be taken from by then, so that the next attempt has all of it.
-    async fn let_go(self, request: &SendBody) {
-        match (self.answer, request) {
-            (Some(answer), SendBody::Full(_)) => answer.into_body().discard().await,
-            (Some(_), SendBody::Streaming(_)) | (None, _) => {}
-        }
+    /// Without its connection: the answer stays if it is short, for the case that no further attempt is made. While it is
+    /// read its exchange goes on with what is left of the request: a stream that is still whole must not be taken from by
+    /// then, so that the next attempt has all of it.
+    async fn put_aside(self, request: &SendBody) -> Self {
+        let (Some(answer), SendBody::Full(_)) = (self.answer, request) else { return Self { answer: None, ..self } };
+        let (head, body) = answer.into_parts();
+        let kept = match body {
+            Body::Passed { body, .. } => body.put_aside().await,
+            Body::Whole(body) => Some(body),
+            Body::Live(_) | Body::Switched(_) => None,
+        };
+        Self { answer: kept.map(|body| Response::from_parts(head, Body::Whole(body))), ..self }
     }
+}
+
+/// The end of a run whose last answer is none to settle with.
+fn without_answer(cause: Cause, may_have_run: bool) -> Ending {
+    if may_have_run { Ending::Unknown(cause) } else { Ending::NotExecuted(cause) }
 }
 
 fn finish(passage: &Passage, progress: &Progress, passed: Passed, (ending, stop): (Ending, Option<Stop>)) -> Answer {
@@ -250,8 +273,7 @@ fn finish(passage: &Passage, progress: &Progress, passed: Passed, (ending, stop)
     };
     let content = match passed.answer {
         Some(answer) => {
-            let (mut head, body) = answer.into_parts();
-            let body = Body::Passed { body, reason: head.extensions.remove() };
+            let (head, body) = answer.into_parts();
             Content::Upstream { status: head.status, headers: head.headers, body }
         }
         None => Content::Problem(problem(passage, &passed, execution)),
@@ -282,14 +304,14 @@ fn problem(passage: &Passage, passed: &Passed, execution: Execution) -> Problem 
     Problem::new(code, detail).with_status(status)
 }
 
-/// The route's own limit is used up.
-pub(super) fn rate_limited(passage: &Passage, wait: Duration) -> Answer {
+/// A gate that it does not pass.
+pub(super) fn refused(passage: &Passage, problem: Problem) -> Answer {
     let marks = Marks {
         unguarded: passage.unguarded,
         execution: passage.unguarded.map(|_| Execution::NotExecuted),
         ..Marks::default()
     };
-    Answer { content: Content::Problem(refusal::rate_problem(&passage.route, wait)), marks }
+    Answer { content: Content::Problem(problem), marks }
 }
 
 fn unsendable(passage: &Passage) -> Answer {

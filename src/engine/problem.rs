@@ -30,6 +30,7 @@ pub enum Code {
     StoreUnavailable,
     RecordTooNew,
     Overloaded,
+    BreakerOpen,
     UpstreamTimeout,
 }
 
@@ -53,7 +54,7 @@ pub struct Entry {
 
 impl Code {
     /// Every type, in the order of the status codes.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::KeyMissing,
         Self::KeyInvalid,
         Self::InvalidRequest,
@@ -77,6 +78,7 @@ impl Code {
         Self::StoreUnavailable,
         Self::RecordTooNew,
         Self::Overloaded,
+        Self::BreakerOpen,
         Self::UpstreamTimeout,
     ];
 
@@ -111,6 +113,7 @@ impl Code {
             Self::StoreUnavailable => &texts::STORE_UNAVAILABLE,
             Self::RecordTooNew => &texts::RECORD_TOO_NEW,
             Self::Overloaded => &texts::OVERLOADED,
+            Self::BreakerOpen => &texts::BREAKER_OPEN,
             Self::UpstreamTimeout => &texts::UPSTREAM_TIMEOUT,
         }
     }

@@ -116,7 +116,8 @@ impl Engine {
         let owner = self.owner(change.operation, since);
         let engine = Arc::clone(self);
         self.shared.tasks.spawn(async move {
-            let dispatch = Dispatch { route, request, credentials: Vec::new(), deadline, earlier: None };
+            let credentials = Vec::new();
+            let dispatch = Dispatch { route, request, credentials, deadline, earlier: None, permit: None };
             let conclusion = engine.run(&pilot, owner, dispatch, &mut FirstCaller::nobody()).await;
             pilot.land(conclusion);
             drop(room);

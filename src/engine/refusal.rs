@@ -244,6 +244,21 @@ pub fn rate_limited(named: &NamedCall, wait: Duration) -> Conclusion {
     Conclusion::Problem { problem, marks: marks(named.id, &named.identity, Execution::NotExecuted) }
 }
 
+/// The upstream fails, and is left alone for a while.
+pub fn breaker_open(named: &NamedCall, wait: Duration) -> Conclusion {
+    let problem = breaker_problem(&named.call.route, wait);
+    Conclusion::Problem { problem, marks: marks(named.id, &named.identity, Execution::NotExecuted) }
+}
+
+/// An open breaker, as a problem.
+pub fn breaker_problem(route: &Route, wait: Duration) -> Problem {
+    let detail = format!(
+        "Upstream `{}` has failed time and again, so nothing is sent to it for a while; this call was not.",
+        route.upstream.name
+    );
+    Problem::new(Code::BreakerOpen, detail).with_retry_after(wait)
+}
+
 /// The route's own limit, as a problem.
 pub fn rate_problem(route: &Route, wait: Duration) -> Problem {
     let detail = format!("Route `{}` takes no more calls now; this one was not sent.", route.name);

@@ -19,6 +19,7 @@ use crate::engine::call::{resend_rule, retention};
 use crate::engine::claim::FirstCaller;
 use crate::engine::conclusion::Conclusion;
 use crate::engine::flight::Pilot;
+use crate::engine::gates::Permit;
 use crate::engine::owner::{Owner, WriteError};
 use crate::engine::refusal;
 use crate::engine::report::Told;
@@ -45,6 +46,8 @@ pub struct Run<'a> {
     pub(super) keep: Retention,
     pub(super) deadline: Instant,
     pub(super) tries: decide::Run,
+    /// For the next attempt, or the one under way.
+    pub(super) permit: Option<Permit>,
     /// What the body of the present answer takes.
     pub(super) room: Held,
     /// The next attempt must not use a pooled connection.
@@ -65,6 +68,8 @@ pub(super) struct Dispatch {
     pub deadline: Instant,
     /// The look for an earlier call of the same step, which goes on beside the run.
     pub earlier: Option<JoinHandle<Option<OperationId>>>,
+    /// For the first attempt, where its caller came through the gates.
+    pub permit: Option<Permit>,
 }
 
 impl Engine {
@@ -93,7 +98,7 @@ impl<'a> Run<'a> {
         (owner, dispatch): (Owner, Dispatch),
         outgoing: Outgoing,
     ) -> Self {
-        let Dispatch { route, deadline, earlier, .. } = dispatch;
+        let Dispatch { route, deadline, earlier, permit, .. } = dispatch;
         let operation = &owner.operation;
         let counted = operation.opened_with_send();
         let tries = operation.attempts_of_run().saturating_sub(u32::from(counted));
@@ -104,6 +109,7 @@ impl<'a> Run<'a> {
             rule: resend_rule(&route, &outgoing.method, &operation.identity),
             keep: retention(&route, &operation.identity, operation.accepted),
             tries: decide::Run::after(tries),
+            permit,
             room: engine.shared.buffers.for_answer(),
             new_connection: false,
             counted,
@@ -120,7 +126,12 @@ impl<'a> Run<'a> {
     pub async fn run(&mut self, caller: &mut FirstCaller) -> Conclusion {
         self.wait_until_due().await;
         if self.tries.tries >= self.route.retry.max_attempts {
-            return Box::pin(self.spent(caller)).await;
+            let why = "the gateway that owned the call went away, and all attempts are used up";
+            return Box::pin(self.give_up(why, Stop::Exhausted, caller)).await;
+        }
+        if let Err(stop) = self.enter().await {
+            let why = "the gateway that owned the call went away, and the upstream has failed since";
+            return Box::pin(self.give_up(why, stop, caller)).await;
         }
         loop {
             let attempted = match self.attempt().await {
@@ -134,10 +145,14 @@ impl<'a> Run<'a> {
                     return Box::pin(self.park(wait, ended)).await;
                 }
                 Decision::Retry { wait, ended, new_connection, run, parked: false } => {
-                    attempted.discard().await;
+                    let last = attempted.put_aside().await;
                     (self.new_connection, self.tries) = (new_connection, run);
                     if let Err(error) = self.pause(wait, ended).await {
                         return Box::pin(self.broken_off(error, ended)).await;
+                    }
+                    if let Err(stop) = self.admit() {
+                        let told = Told { stop: Some(stop), ..last.told() };
+                        return Box::pin(self.end_without_receipt(ended, told, caller)).await;
                     }
                 }
                 Decision::End { ending, stop } => {
@@ -147,13 +162,32 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A take-over goes on counting: a call that takes its gateway down is not sent for ever.
-    async fn spent(&mut self, caller: &mut FirstCaller) -> Conclusion {
+    /// Ends a take-over before it sends anything. One goes on counting: a call that takes its gateway down is not sent
+    /// for ever.
+    async fn give_up(&mut self, why: &str, stop: Stop, caller: &mut FirstCaller) -> Conclusion {
         let ended = Ended { cause: Cause::OwnerLost, may_have_run: false };
         let outcome = Outcome::NotSent { cause: Cause::OwnerLost, reused_connection: false };
-        let failure = Some("the gateway that owned the call went away, and all attempts are used up".to_owned());
-        let told = Told { answer: None, failure, outcome, stop: Some(Stop::Exhausted) };
+        let told = Told { answer: None, failure: Some(why.to_owned()), outcome, stop: Some(stop) };
         self.end_without_receipt(ended, told, caller).await
+    }
+
+    /// A run that came through the gates has a permit. One that goes on with what another began waits for it.
+    async fn enter(&mut self) -> Result<(), Stop> {
+        while self.permit.is_none() {
+            match self.lane.gate.admit(self.rule.repeat) {
+                Ok(permit) => self.permit = Some(permit),
+                Err(wait) if Instant::now() + wait < self.deadline => self.owner.holding(sleep(wait)).await,
+                Err(_) => return Err(Stop::Breaker),
+            }
+        }
+        Ok(())
+    }
+
+    /// A retry does not wait at the gates: its upstream's last answer is worth more to the caller.
+    fn admit(&mut self) -> Result<(), Stop> {
+        let admitted = self.lane.gate.admit(self.rule.repeat);
+        self.permit = Some(admitted.map_err(|_| Stop::Breaker)?);
+        Ok(())
     }
 
     /// Decides by the head of an answer; one that ends the run is read, and if its body is cut, or its trailers say
@@ -169,11 +203,14 @@ impl<'a> Run<'a> {
         (attempted, decision)
     }
 
-    fn decide(&self, attempted: &Attempted) -> Decision {
-        let operation = &self.owner.operation;
-        let now = self.owner.store().now();
+    fn decide(&mut self, attempted: &Attempted) -> Decision {
+        let (operation, entropy) = (&self.owner.operation, &self.engine.shared.entropy);
+        let (now, fact) = (self.owner.store().now(), classify(&attempted.outcome));
+        if let Some(permit) = &mut self.permit {
+            permit.report(&fact, &self.route.retry, entropy);
+        }
         let situation = Situation {
-            fact: classify(&attempted.outcome),
+            fact,
             repeat: self.rule.repeat_at(operation.first_sent_at, now),
             deletes: self.outgoing.method == http::Method::DELETE,
             may_have_run: operation.may_have_run,
@@ -184,7 +221,7 @@ impl<'a> Run<'a> {
             left: self.deadline.saturating_duration_since(Instant::now()),
             run: self.tries,
         };
-        self.lane.gate.decide(&situation, &self.route.retry, &self.engine.shared.entropy)
+        self.lane.gate.decide(&situation, &self.route.retry, entropy)
     }
 
     /// The wait is in the record before it begins, so that whoever takes over keeps to it. Where nothing was sent and

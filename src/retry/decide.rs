@@ -92,6 +92,8 @@ pub enum Stop {
     Body,
     HintTooLong,
     Deadline,
+    /// The upstream is left alone for now.
+    Breaker,
     /// The upstream has been given as many retries as it may be.
     Budget,
 }
@@ -238,6 +240,7 @@ impl Stop {
             Self::Body => "body",
             Self::HintTooLong => "hint-too-long",
             Self::Deadline => "deadline",
+            Self::Breaker => "breaker",
             Self::Budget => "budget",
         }
     }

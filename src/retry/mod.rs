@@ -3,6 +3,7 @@
 //! Facts come from `operation::outcome`; time left, randomness and headers are arguments. Nothing here sleeps or sends.
 
 pub mod backoff;
+pub mod breaker;
 pub mod budget;
 pub mod deadline;
 pub mod decide;

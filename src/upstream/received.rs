@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -17,6 +17,9 @@ use super::pool::Pool;
 
 /// Bytes of an unwanted body that are read to keep its connection; beyond them a new connection is cheaper.
 const DISCARD_LIMIT: u64 = 64 * 1024;
+
+/// Bytes of one that may still be told, if nothing comes after it.
+const KEPT: usize = 8 * 1024;
 
 /// How long we wait for the rest of an unwanted body.
 const DISCARD_WAIT: Duration = Duration::from_millis(100);
@@ -70,23 +73,24 @@ impl ReceivedBody {
     }
 
     /// Reads a short rest, so that the connection can be used again, and closes it otherwise. Takes a tenth of a second
-    /// at most.
-    pub async fn discard(self) {
+    /// at most. Gives back what was short enough to be kept, if it came whole.
+    pub async fn put_aside(self) -> Option<Bytes> {
         let expected = self.size_hint().lower();
-        if expected <= DISCARD_LIMIT {
-            timeout(DISCARD_WAIT, self.drain()).await.unwrap_or_default();
+        if expected > DISCARD_LIMIT {
+            return None;
         }
+        timeout(DISCARD_WAIT, self.drain()).await.ok()?
     }
 
-    async fn drain(mut self) {
-        let mut left = DISCARD_LIMIT;
-        while let Some(Ok(frame)) = self.frame().await {
-            let length = frame.data_ref().map_or(0, |data| data.len() as u64);
-            match left.checked_sub(length) {
-                Some(rest) => left = rest,
-                None => return,
-            }
+    async fn drain(mut self) -> Option<Bytes> {
+        let (mut left, mut kept) = (DISCARD_LIMIT, Some(BytesMut::new()));
+        while let Some(frame) = self.frame().await {
+            let Ok(data) = frame.ok()?.into_data() else { continue };
+            left = left.checked_sub(data.len() as u64)?;
+            kept = kept.filter(|kept| kept.len() + data.len() <= KEPT);
+            kept.iter_mut().for_each(|kept| kept.extend_from_slice(&data));
         }
+        kept.map(BytesMut::freeze)
     }
 
     fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {

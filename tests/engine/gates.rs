@@ -1,8 +1,11 @@
 //! What an outage costs: its upstream, and the callers.
 
+use oncegate::engine::answer::Execution;
+use oncegate::engine::problem::Code;
+use oncegate::operation::StateName as S;
 use oncegate::retry::decide::Stop;
 
-use crate::rig::{Act, Ask, Gateway, Setup, Told, answers, ms};
+use crate::rig::{Act, Ask, Gateway, Setup, Told, answers, ms, secs};
 
 fn always(count: usize, act: impl Fn() -> Act) -> Vec<Act> {
     std::iter::repeat_with(act).take(count).collect()
@@ -51,4 +54,99 @@ async fn an_empty_budget_ends_a_run_at_once_and_a_lone_call_is_not_kept_short() 
     let gateway = Gateway::before(always(9, || answers(503).into()), built_in);
     let told = gateway.call("k").await;
     assert_eq!((told.marks.stop, told.marks.attempts), (Some(Stop::Exhausted), 5));
+}
+
+const BREAKER: Setup = Setup { breaker: "consecutive_failures = 5\nopen_for = \"5s\"", ..Setup::HARMLESS };
+
+/// Five calls that fail, one after the other, each once.
+async fn fail(gateway: &Gateway) {
+    for number in 0..5 {
+        assert_eq!(gateway.call(&format!("f-{number}")).await.status, 502);
+    }
+}
+
+fn once(breaker: Setup) -> Setup {
+    Setup { retry: "max_attempts = 1", ..breaker }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_that_fails_is_left_alone_and_nothing_is_claimed() {
+    let gateway = Gateway::before(always(5, || answers(502).into()), once(BREAKER));
+    fail(&gateway).await;
+    for told in crowd(&gateway, 50).await {
+        assert_eq!(told.problem(), (503, Some(Code::BreakerOpen)));
+        assert!(told.retry_after >= Some(ms(1)) && told.retry_after <= Some(secs(6)), "{:?}", told.retry_after);
+        assert_eq!((told.marks.attempts, told.marks.execution), (0, Some(Execution::NotExecuted)));
+    }
+    assert_eq!(gateway.upstream.seen().len(), 5);
+    assert!(gateway.kept("k-0").await.is_none(), "the key is free");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_probe_goes_out_and_an_earlier_receipt_is_told_meanwhile() {
+    let mut script = vec![answers(200).into()];
+    script.extend(always(5, || answers(502).into()));
+    script.push(answers(201).after(secs(3)).into());
+    let gateway = Gateway::before(script, once(BREAKER));
+    assert_eq!(gateway.call("paid").await.says(), (200, "says 200", false));
+    fail(&gateway).await;
+    assert_eq!(gateway.call("paid").await.says(), (200, "says 200", true));
+
+    gateway.at(secs(10)).await;
+    let told = crowd(&gateway, 50).await;
+    let count = |status| told.iter().filter(|told| told.status == status).count();
+    assert_eq!((count(201), count(503)), (1, 49));
+    assert_eq!(gateway.upstream.seen().len(), 7);
+    assert_eq!(gateway.call("another").await.status, 201, "the second probe, which closes it");
+    assert!(crowd(&gateway, 50).await.iter().all(|told| told.status < 300));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_must_not_run_twice_is_no_probe() {
+    let unsafe_calls = Setup { breaker: BREAKER.breaker, ..once(Setup::UNSAFE) };
+    let gateway = Gateway::before(always(5, || answers(502).into()), unsafe_calls);
+    fail(&gateway).await;
+    gateway.at(secs(10)).await;
+    assert!(crowd(&gateway, 20).await.iter().all(|told| told.problem() == (503, Some(Code::BreakerOpen))));
+    assert_eq!(gateway.upstream.seen().len(), 5);
+    gateway.at(secs(71)).await;
+    assert_eq!(gateway.call("k").await.status, 201, "where nothing else comes, one of them is, after a minute");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_stops_at_an_open_breaker_with_the_last_answer() {
+    let setup = Setup { retry: "max_attempts = 9", ..BREAKER };
+    let gateway = Gateway::before(always(9, || answers(503).into()), setup);
+    let told = gateway.call("k").await;
+    assert_eq!(told.says(), (503, "says 503", false));
+    assert_eq!((told.marks.stop, told.marks.attempts), (Some(Stop::Breaker), 5));
+}
+
+/// It opened while the retry waited for its turn.
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_at_a_breaker_that_opened_meanwhile() {
+    let mut script: Vec<Act> = vec![answers(503).body("later").into()];
+    script.extend(always(4, || answers(502).with("x-should-retry", "false").into()));
+    let setup = Setup { breaker: "consecutive_failures = 5\nopen_for = \"60s\"", ..BREAKER };
+    let gateway = Gateway::before(script, Setup { retry: "base_interval = \"20s\"", ..setup });
+    let waiting = gateway.caller(Ask::keyed("k"));
+    gateway.upstream.has_seen(1).await;
+    for number in 0..4 {
+        assert_eq!(gateway.call(&format!("f-{number}")).await.marks.stop, Some(Stop::Vetoed));
+    }
+    assert!(gateway.elapsed() < ms(10));
+    let told = waiting.await.unwrap();
+    assert_eq!(told.says(), (503, "later", false));
+    assert_eq!((told.marks.stop, told.marks.execution), (Some(Stop::Breaker), Some(Execution::Unknown)));
+    assert_eq!(gateway.states("k").await, [S::Sent, S::Waiting, S::Unknown]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_in_a_hurry_do_not_shut_an_upstream_for_all() {
+    let gateway = Gateway::before(always(20, || Act::IsSilent), once(BREAKER));
+    for number in 0..10 {
+        let told = gateway.ask(Ask::keyed(&format!("h-{number}")).within(secs(1))).await;
+        assert_eq!(told.status, 504);
+    }
+    assert_eq!(gateway.upstream.seen().len(), 10);
 }

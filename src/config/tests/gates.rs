@@ -1,7 +1,10 @@
 //! What bounds the cost of an outage, as the file says it.
 
+use std::time::Duration;
+
 use super::describing::line;
 use super::*;
+use crate::retry::breaker::{BreakerPolicy, FailureRate};
 use crate::retry::budget::Budget;
 
 #[test]
@@ -11,6 +14,21 @@ fn a_budget_is_built_in_and_taken_key_by_key() {
     let described = config(&format!("{LEAST}retry.budget.percent = 50\n[defaults.retry]\nbudget.per_second = 7"));
     assert_eq!(line(&described, "retry.budget.percent"), "retry.budget.percent 50 route");
     assert_eq!(line(&described, "retry.budget.per_second"), "retry.budget.per_second 7 defaults");
+}
+
+#[test]
+fn a_breaker_is_built_in_and_a_rate_only_where_it_is_stated() {
+    let seconds = Duration::from_secs;
+    assert_eq!(route("").breaker, BreakerPolicy { consecutive_failures: 5, failure_rate: None, open_for: seconds(5) });
+    let stated = route("breaker = { consecutive_failures = 0, failure_percent = 50 }").breaker;
+    assert_eq!(stated.failure_rate, Some(FailureRate { percent: 50, minimum_calls: 20, window: seconds(30) }));
+    assert!(stated.may_open() && !route("breaker.consecutive_failures = 0").breaker.may_open());
+    let described = config(
+        &format!("{LEAST}[policies.p.breaker]\nopen_for = \"2s\"").replace("[[routes]]", "[[routes]]\npolicy = \"p\""),
+    );
+    assert_eq!(line(&described, "breaker.consecutive_failures"), "breaker.consecutive_failures 5 built-in");
+    assert_eq!(line(&described, "breaker.open_for"), "breaker.open_for 2s policy p");
+    assert_eq!(line(&described, "breaker.window"), "");
 }
 
 #[test]
@@ -29,6 +47,29 @@ fn a_gate_that_cannot_be_is_refused() {
             "retry.budget.ratio = 1",
             "gateway.toml:8:14: routes.retry.budget.ratio: unknown key `ratio`; [routes.retry.budget] accepts percent, \
              per_second",
+        ),
+        (
+            "breaker.consecutive_failures = -1",
+            "gateway.toml:8:32: routes.breaker.consecutive_failures = -1: a whole number from 0 to 1000000",
+        ),
+        (
+            "breaker.failure_percent = 101",
+            "gateway.toml:8:27: routes.breaker.failure_percent = 101: a whole number from 1 to 100",
+        ),
+        ("breaker.open_for = \"0s\"", "gateway.toml:8:20: routes.breaker.open_for = \"0s\": longer than zero"),
+        (
+            "breaker.window = \"30s\"",
+            "gateway.toml:8:18: routes.breaker.window = \"30s\": no rate of failures opens it: `failure_percent` has to \
+             stand beside it",
+        ),
+        (
+            "breaker.minimum_calls = 3",
+            "gateway.toml:8:25: routes.breaker.minimum_calls = 3: no rate of failures opens it: `failure_percent` has to \
+             stand beside it",
+        ),
+        (
+            "[routes.breaker]\nfail_timeout = \"7s\"",
+            "gateway.toml:9:1: routes.breaker.fail_timeout: unknown key `fail_timeout`; here `open_for = \"7s\"`",
         ),
     ] {
         assert_eq!(errors(&format!("{LEAST}{lines}\n")), message, "{lines}");

@@ -37,9 +37,9 @@ fn what_the_contract_has_and_this_version_has_not_is_said_plainly() {
         ("upstreams.main", &["dialect", "preset", "listen"][..]),
         ("routes.payload", &["redact", "schema"]),
         ("routes.limit", &["concurrency", "queue", "shared"]),
-        ("routes", &["classify", "breaker", "approval", "reconcile", "compensate"]),
-        ("defaults", &["classify", "breaker", "approval", "reconcile", "compensate"]),
-        ("policies.p", &["breaker"]),
+        ("routes", &["classify", "approval", "reconcile", "compensate"]),
+        ("defaults", &["classify", "approval", "reconcile", "compensate"]),
+        ("policies.p", &["approval"]),
     ] {
         for key in keys {
             let name = table.strip_prefix("routes").map_or(table.to_owned(), |rest| format!("routes.0{rest}"));

@@ -295,6 +295,19 @@ pub(super) const OVERLOADED: Entry = Entry {
     look_up: false,
 };
 
+pub(super) const BREAKER_OPEN: Entry = Entry {
+    code: "breaker-open",
+    status: 503,
+    also: "",
+    title: "The service fails, and is left alone for a while",
+    advice: "Wait as Retry-After says and send the same call again; nothing was sent.",
+    explanation: "The service failed several times in a row (or too often, with failure_percent), so the gateway sends it \
+                  nothing until open_for of [routes.breaker] is over. Then one call at a time, of those that come to no \
+                  harm if they run twice, finds out whether it is well again. Nothing was sent and nothing was stored.",
+    retryable: true,
+    look_up: false,
+};
+
 pub(super) const UPSTREAM_TIMEOUT: Entry = Entry {
     code: "upstream-timeout",
     status: 504,

@@ -208,7 +208,7 @@ fn lanes(shared: &Shared, upstream: &Upstream) -> HashMap<String, Lane> {
         };
         let endpoint = Endpoint { tls: false, host: "payments.internal".to_owned(), port: 80 };
         let client = Client::new(Arc::new(upstream.clone()), endpoint, settings);
-        let (counters, gate) = (shared.status.route(&route.name), shared.gates.of(&route.upstream.name));
+        let (counters, gate) = (shared.status.route(&route.name), shared.gates.of(route));
         (route.name.clone(), Lane { client, counters, gate })
     };
     shared.config.routes.0.iter().map(lane).collect()
@@ -270,6 +270,8 @@ pub struct Told {
     pub status: u16,
     /// Of a problem.
     pub code: Option<Code>,
+    /// Of a problem.
+    pub retry_after: Option<Duration>,
     pub headers: HeaderMap,
     /// Of a problem its detail.
     pub body: Bytes,
@@ -281,14 +283,16 @@ pub struct Told {
 impl Told {
     async fn read(answer: Answer, gateway: &Gateway) -> Self {
         let Answer { content, marks } = answer;
+        let mut retry_after = None;
         let (status, code, headers, (body, broken)) = match content {
             Content::Accepted => (202, None, HeaderMap::new(), (Bytes::new(), false)),
             Content::Problem(problem) => {
+                retry_after = problem.retry_after;
                 (problem.status, Some(problem.code), HeaderMap::new(), (problem.detail.into(), false))
             }
             Content::Upstream { status, headers, body } => (status.as_u16(), None, headers, read_body(body).await),
         };
-        Self { at: gateway.elapsed(), status, code, headers, body, broken, marks }
+        Self { at: gateway.elapsed(), status, code, retry_after, headers, body, broken, marks }
     }
 
     /// Status, body and whether it is a replay.

@@ -17,6 +17,8 @@ pub struct Setup {
     pub retry: &'static str,
     /// So wide that only those stories meet it that are about it.
     pub budget: &'static str,
+    /// None, likewise.
+    pub breaker: &'static str,
 }
 
 impl Setup {
@@ -35,11 +37,12 @@ impl Setup {
             key: "",
             retry: "",
             budget: "{ percent = 100, per_second = 10000 }",
+            breaker: "consecutive_failures = 0",
         }
     }
 
     pub fn config(&self) -> Arc<Config> {
-        let Self { repeat, lease, store, url, upstream, route, key, retry, budget } = self;
+        let Self { repeat, lease, store, url, upstream, route, key, retry, budget, breaker } = self;
         let text = format!(
             r#"
             [store]
@@ -60,6 +63,8 @@ impl Setup {
             [routes.retry]
             budget = {budget}
             {retry}
+            [routes.breaker]
+            {breaker}
             "#
         );
         Arc::new(

@@ -40,7 +40,8 @@ impl Settings {
     /// The upstream is at `url`.
     pub fn towards(url: &str) -> Self {
         Self {
-            top: format!("upstreams.payments.url = '{url}'\n"),
+            // A test that is not about the breaker lets services fail as often as it likes.
+            top: format!("upstreams.payments.url = '{url}'\ndefaults.breaker.consecutive_failures = 0\n"),
             route: "[[routes]]\nname = 'payments'\nmatch.path = '/'\nupstream = 'payments'\n".to_owned(),
             more: String::new(),
             environment: Vec::new(),
