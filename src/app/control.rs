@@ -24,7 +24,7 @@ use crate::server::health::{Health, Readiness, store_health};
 use crate::server::listener::{Limits, Listener, Peer};
 use crate::server::request_body::RequestBody;
 use crate::store::Store;
-use crate::worker::{advice, certificates, rules, space, sweep};
+use crate::worker::{advice, certificates, pauses, rules, space, sweep};
 
 /// Connections of operators and probes: they never wait behind agents.
 const PLACES: usize = 256;
@@ -76,6 +76,9 @@ impl Control {
         if let (Some(tls), Some(current)) = (&server.tls, &common.certificates) {
             let status = Arc::clone(&common.shared.status);
             tasks.spawn(certificates::follow(tls.clone(), current.clone(), status, common.stop.clone()));
+        }
+        if matches!(common.shared.config.store.url, StoreUrl::Redis(_)) {
+            tasks.spawn(pauses::follow(Arc::clone(engine), common.stop.clone()));
         }
         tasks.spawn(sweep::sweep(Arc::clone(engine), common.stop.clone()));
         tasks.spawn(space::watch(Arc::clone(engine), common.stop.clone()));

@@ -18,7 +18,12 @@ use crate::operation::{Fingerprint, OperationId, Scope};
 
 impl Engine {
     /// The answer if it comes within `wait`, else where it can be asked for. The call itself goes on without its caller.
-    pub(super) async fn fly_ahead(self: &Arc<Self>, named: NamedCall, permit: Permit, wait: Duration) -> Answer {
+    pub(super) async fn fly_ahead(
+        self: &Arc<Self>,
+        named: NamedCall,
+        permit: Option<Permit>,
+        wait: Duration,
+    ) -> Answer {
         let until = Instant::now() + wait;
         let (id, fingerprint) = (named.id, named.identity.fingerprint);
         let accepted = refusal::marks(id, &named.identity, Execution::InProgress);

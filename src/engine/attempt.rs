@@ -11,9 +11,10 @@ use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
 use crate::clock::{Timestamp, millis};
-use crate::config::Route;
+use crate::config::{Route, Upstream};
 use crate::crash_point::{self, Point};
 use crate::engine::buffers::Held;
+use crate::engine::gates::whom;
 use crate::engine::owner::WriteError;
 use crate::engine::report::Told;
 use crate::engine::run::{Dispatch, Run};
@@ -21,6 +22,7 @@ use crate::operation::Cause;
 use crate::operation::admission::Repeat;
 use crate::operation::outcome::{Outcome, Silence, status_of_grpc};
 use crate::retry::deadline;
+use crate::retry::pause::Whom;
 use crate::retry::retry_after::{self, Hint};
 use crate::upstream::{
     Connection, Freshness, ReceivedBody, SendBody, SendError, drop_ours, keep_trailers, remove_hop_by_hop, via,
@@ -129,6 +131,11 @@ impl Outgoing {
             credentials: credentials.clone(),
             body: request.body.clone(),
         })
+    }
+
+    /// By what the upstream knows the caller.
+    pub(super) fn whom(&self, upstream: &Upstream) -> Whom {
+        whom(upstream, self.credentials.iter().map(|(name, value)| (name, value)))
     }
 
     fn request(&self, attempt: u32, left: Duration) -> Request<SendBody> {

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::config::{DuplicateWindow, Route, upstream_target};
 use crate::credential::is_credential;
 use crate::engine::buffers::Held;
+use crate::engine::gates::{Entrant, whom};
 use crate::operation::admission::{Repeat, ResendRule};
 use crate::operation::transition::Retention;
 use crate::operation::{Identity, KeySource, OperationId, Scope, StoredRequest};
@@ -97,6 +98,18 @@ impl NamedCall {
 
     pub fn resend_rule(&self) -> ResendRule {
         resend_rule(&self.call.route, &self.call.method, &self.identity)
+    }
+
+    /// For the first attempt.
+    pub(super) fn entrant(&self) -> Entrant {
+        let Call { route, headers, deadline, .. } = &self.call;
+        Entrant {
+            repeat: self.repeat(),
+            whom: whom(&route.upstream, headers.iter()),
+            deadline: *deadline,
+            patience: route.retry.retry_after_max,
+            is_new: true,
+        }
     }
 
     pub fn retention(&self) -> Retention {

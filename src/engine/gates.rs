@@ -3,6 +3,9 @@
 //! The rules are in `retry` and pure; here they are kept, and told the time.
 
 mod circuit;
+pub mod command;
+mod entry;
+mod pausing;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,16 +14,18 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::config::Route;
+use crate::config::{self, Route};
 use crate::engine::status::Counter;
 use crate::entropy::Entropy;
 use crate::operation::admission::Repeat;
 use crate::operation::outcome::Fact;
 use crate::retry::RetryPolicy;
-use crate::retry::breaker::{BreakerPolicy, Health, Ticket, health};
+use crate::retry::breaker::{BreakerPolicy, Ticket, health};
 use crate::retry::budget::{Budget, Ledger};
 use crate::retry::decide::{Decision, Situation, Stop, decide};
 use circuit::{Circuit, CircuitSnapshot};
+pub(super) use entry::{Came, Entrant, Refused, whom};
+use pausing::{Canary, PauseSnapshot, Pausing};
 
 /// The gates of all upstreams, by their names.
 #[derive(Default)]
@@ -36,6 +41,7 @@ struct Upstream {
     refused_retries: Counter,
     /// One for each way in which its routes want it.
     circuits: Mutex<Vec<Arc<Circuit>>>,
+    pausing: Arc<Pausing>,
 }
 
 /// The way of one route to its upstream.
@@ -50,6 +56,8 @@ pub struct Gate {
 pub struct Permit {
     /// Until the report.
     circuit: Option<(Arc<Circuit>, Ticket)>,
+    /// Of the pauses that this attempt ends, if all goes well.
+    canaries: Vec<Canary>,
     since: Instant,
 }
 
@@ -57,8 +65,13 @@ impl Gates {
     /// The gate of a route. Those to one upstream share what they can.
     pub fn of(&self, route: &Route) -> Gate {
         let name = &route.upstream.name;
-        let upstream = Arc::clone(locked(&self.0).entry(name.clone()).or_insert_with(|| Arc::new(Upstream::new(name))));
+        let upstream =
+            Arc::clone(locked(&self.0).entry(name.clone()).or_insert_with(|| Arc::new(Upstream::new(&route.upstream))));
         Gate { circuit: upstream.circuit(&route.breaker), upstream }
+    }
+
+    fn all(&self) -> Vec<Arc<Pausing>> {
+        locked(&self.0).values().map(|upstream| Arc::clone(&upstream.pausing)).collect()
     }
 
     /// All of them as they stand now.
@@ -68,13 +81,15 @@ impl Gates {
 }
 
 impl Upstream {
-    fn new(name: &str) -> Self {
+    fn new(upstream: &config::Upstream) -> Self {
+        let begin = Instant::now();
         Self {
-            name: name.to_owned(),
-            begin: Instant::now(),
+            name: upstream.name.clone(),
+            begin,
             ledger: Mutex::default(),
             refused_retries: Counter::default(),
             circuits: Mutex::default(),
+            pausing: Arc::new(Pausing::new(upstream, begin)),
         }
     }
 
@@ -99,18 +114,23 @@ impl Upstream {
         let [first_attempts, retries] = locked(&self.ledger).sums(self.now());
         let budget = BudgetSnapshot { first_attempts, retries, refused_retries: self.refused_retries.get() };
         let breakers = locked(&self.circuits).iter().map(|circuit| circuit.snapshot()).collect();
-        GateSnapshot { budget, breakers }
+        GateSnapshot { budget, breakers, pauses: self.pausing.snapshot() }
     }
 }
 
 impl Gate {
-    /// Leave for an attempt, or how long until it is worth asking again.
-    pub fn admit(&self, repeat: Repeat) -> Result<Permit, Duration> {
+    /// Leave for an attempt where nothing holds it back.
+    pub fn admit_at_once(&self, repeat: Repeat) -> Option<Permit> {
+        if self.upstream.pausing.has_any() { None } else { self.admit(repeat).ok() }
+    }
+
+    /// Leave by the breaker, or how long until it is worth asking again.
+    fn admit(&self, repeat: Repeat) -> Result<Permit, Duration> {
         let circuit = match &self.circuit {
             Some(circuit) => Some((Arc::clone(circuit), circuit.admit(may_probe(repeat))?)),
             None => None,
         };
-        Ok(Permit { circuit, since: Instant::now() })
+        Ok(Permit { circuit, canaries: Vec::new(), since: Instant::now() })
     }
 
     /// Counts an attempt of a run; the first ones are what retries are a share of.
@@ -126,7 +146,9 @@ impl Gate {
         if matches!(decision, Decision::End { .. }) {
             return decision;
         }
-        if self.circuit.as_ref().is_some_and(|circuit| circuit.refuses(may_probe(situation.repeat))) {
+        let open = self.circuit.as_ref().filter(|circuit| circuit.refuses(may_probe(situation.repeat)));
+        if let Some(circuit) = open {
+            circuit.refused.add();
             return situation.stopped(Stop::Breaker);
         }
         if !decision.is_charged(&situation.run) || self.withdraw(&policy.budget) {
@@ -136,6 +158,10 @@ impl Gate {
         situation.stopped(Stop::Budget)
     }
 
+    fn count_refused(&self) {
+        self.circuit.iter().for_each(|circuit| circuit.refused.add());
+    }
+
     fn withdraw(&self, budget: &Budget) -> bool {
         locked(&self.upstream.ledger).withdraw(budget, self.upstream.now())
     }
@@ -143,18 +169,11 @@ impl Gate {
 
 impl Permit {
     /// Says what the attempt came to. Only the first report counts.
-    pub fn report(&mut self, fact: &Fact, policy: &RetryPolicy, entropy: &Entropy) {
+    fn report(&mut self, fact: &Fact, policy: &RetryPolicy, entropy: &Entropy) {
         let Some((circuit, ticket)) = self.circuit.take() else { return };
         // A caller in a hurry must not shut an upstream for all.
         let had_its_time = self.since.elapsed() >= policy.attempt_timeout / 2;
         circuit.report(ticket, health(fact, had_its_time), entropy);
-    }
-
-    /// The upstream went on in another protocol.
-    pub fn report_switch(&mut self, entropy: &Entropy) {
-        if let Some((circuit, ticket)) = self.circuit.take() {
-            circuit.report(ticket, Health::Well, entropy);
-        }
     }
 }
 
@@ -176,6 +195,7 @@ fn may_probe(repeat: Repeat) -> bool {
 pub struct GateSnapshot {
     pub budget: BudgetSnapshot,
     pub breakers: Vec<CircuitSnapshot>,
+    pub pauses: Vec<PauseSnapshot>,
 }
 
 /// Of the last five seconds, but for what was refused: that is counted since the start.

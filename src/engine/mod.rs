@@ -241,10 +241,13 @@ impl Engine {
             return Ok(None);
         }
         let Some(lane) = self.lane(route) else { return Ok(None) };
-        let permit = match lane.gate.admit(named.repeat()) {
-            Ok(permit) => permit,
-            Err(_) if self.answers_without_sending(named).await.map_err(no_store)? => return Ok(None),
-            Err(wait) => return Err(Box::new(refusal::breaker_open(named, wait))),
+        let permit = match lane.gate.admit_at_once(named.repeat()) {
+            Some(permit) => permit,
+            None if self.answers_without_sending(named).await.map_err(no_store)? => return Ok(None),
+            None => {
+                let entered = Box::pin(self.pass_gates(&lane.gate, &named.entrant())).await;
+                entered.map_err(|refused| Box::new(refusal::held_back(named, refused)))?
+            }
         };
         let taken = self.shared.limits.take(&route.name);
         taken.map(|()| Some(permit)).map_err(|wait| Box::new(refusal::rate_limited(named, wait)))

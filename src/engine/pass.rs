@@ -8,18 +8,21 @@ use http::header::{CONTENT_LENGTH, UPGRADE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::clock::Timestamp;
 use crate::config::Route;
 use crate::engine::answer::{Answer, Body, Content, Execution, Marks, Unguarded};
 use crate::engine::attempt::{
     ATTEMPT, UNASKED, freshness, from_upstream, insert, meant_status, route_lines, tell_what_is_left,
 };
+use crate::engine::gates::{Came, Entrant, Permit, Refused, whom};
 use crate::engine::problem::{Code, Problem};
 use crate::engine::{Engine, Lane, refusal};
 use crate::operation::Cause;
 use crate::operation::admission::Repeat;
-use crate::operation::outcome::{Outcome, Silence, classify};
+use crate::operation::outcome::{Fact, Outcome, Silence, classify};
 use crate::retry::decide::{self, Decision, Ending, Situation, Stop};
-use crate::retry::retry_after;
+use crate::retry::pause::Whom;
+use crate::retry::retry_after::{self, Hint};
 use crate::upstream::{
     ConnectError, Connection, OnInterim, ReceivedBody, Reply, SendBody, SendError, Switched, set_upgrade,
     switches_as_asked,
@@ -75,9 +78,9 @@ impl Engine {
             lane.counters.unguarded(reason).add();
         }
         let Some(mut progress) = prepare(&mut passage) else { return unsendable(&passage) };
-        let mut permit = match lane.gate.admit(progress.repeat) {
+        let mut permit = match self.admit_passage(lane, &passage, &progress).await {
             Ok(permit) => permit,
-            Err(wait) => return refused(&passage, refusal::breaker_problem(&passage.route, wait)),
+            Err(gate) => return refused(&passage, refusal::gate_problem(&passage.route, gate)),
         };
         loop {
             progress.tries = progress.tries.next_try();
@@ -85,23 +88,29 @@ impl Engine {
             let passed = match attempt(lane, &passage, &progress).await {
                 Tried::Passed(passed) => passed,
                 Tried::Switched(headers, stream) => {
-                    permit.report_switch(&self.shared.entropy);
+                    let (fact, policy) = (&Fact::Final { status: 101 }, &passage.route.retry);
+                    let came = Came { fact, hint: None, whom: &|| passage.whom(), policy };
+                    self.report(&lane.gate, Some(&mut permit), &came);
                     return switched(&passage, &progress, headers, stream);
                 }
             };
-            permit.report(&classify(&passed.outcome), &passage.route.retry, &self.shared.entropy);
-            match self.decide_passage(lane, &passage, &progress, &passed) {
+            let (fact, hint) = (classify(&passed.outcome), passed.hint(self.store().now()));
+            let came = Came { fact: &fact, hint, whom: &|| passage.whom(), policy: &passage.route.retry };
+            self.report(&lane.gate, Some(&mut permit), &came);
+            match self.decide_passage(lane, &passage, &progress, (&passed, fact, hint)) {
                 Decision::Retry { wait, ended, new_connection, run, .. } => {
                     progress.may_have_run |= ended.may_have_run;
                     progress.tries = run;
                     progress.new_connection = new_connection;
                     let last = passed.put_aside(&passage.body).await;
                     sleep(wait).await;
-                    let Ok(next) = lane.gate.admit(progress.repeat) else {
-                        let ending = without_answer(ended.cause, progress.may_have_run);
-                        return finish(&passage, &progress, last, (ending, Some(Stop::Breaker)));
+                    permit = match self.admit_passage(lane, &passage, &progress).await {
+                        Ok(permit) => permit,
+                        Err(gate) => {
+                            let ending = without_answer(ended.cause, progress.may_have_run);
+                            return finish(&passage, &progress, last, (ending, Some(gate.stop(&passage.route.retry))));
+                        }
                     };
-                    permit = next;
                 }
                 Decision::End { ending, stop } => {
                     return finish(&passage, &progress, passed, (ending, stop));
@@ -110,16 +119,37 @@ impl Engine {
         }
     }
 
-    fn decide_passage(&self, lane: &Lane, passage: &Passage, progress: &Progress, passed: &Passed) -> Decision {
+    /// A call that nobody records waits for a pause, before its first attempt and between two.
+    async fn admit_passage(&self, lane: &Lane, passage: &Passage, progress: &Progress) -> Result<Permit, Refused> {
+        if let Some(permit) = lane.gate.admit_at_once(progress.repeat) {
+            return Ok(permit);
+        }
+        let entrant = Entrant {
+            repeat: progress.repeat,
+            whom: passage.whom(),
+            deadline: passage.deadline,
+            patience: passage.route.retry.retry_after_max,
+            is_new: progress.tries.tries == 0,
+        };
+        Box::pin(self.pass_gates(&lane.gate, &entrant)).await
+    }
+
+    fn decide_passage(
+        &self,
+        lane: &Lane,
+        passage: &Passage,
+        progress: &Progress,
+        (passed, fact, hint): (&Passed, Fact, Option<Hint>),
+    ) -> Decision {
         let headers = passed.answer.as_ref().map(Response::headers);
         let situation = Situation {
-            fact: classify(&passed.outcome),
+            fact,
             repeat: progress.repeat,
             deletes: passage.method == Method::DELETE,
             may_have_run: progress.may_have_run,
             vetoed: headers.is_some_and(retry_after::vetoes),
             replayable: !passage.body.is_taken(),
-            hint: headers.and_then(|headers| retry_after::hint(headers, self.store().now())),
+            hint,
             may_park: false,
             left: passage.deadline.saturating_duration_since(Instant::now()),
             run: progress.tries,
@@ -225,7 +255,17 @@ fn request(passage: &Passage, progress: &Progress) -> Request<SendBody> {
     request
 }
 
+impl Passage {
+    fn whom(&self) -> Whom {
+        whom(&self.route.upstream, self.headers.iter())
+    }
+}
+
 impl Passed {
+    fn hint(&self, now: Timestamp) -> Option<Hint> {
+        retry_after::hint(self.answer.as_ref()?.headers(), now)
+    }
+
     fn answered(response: Response<ReceivedBody>) -> Self {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Self::bare(Outcome::BadHead, UNASKED);

@@ -7,6 +7,7 @@ use crate::config::Route;
 use crate::engine::answer::{Compensation, Execution, Marks};
 use crate::engine::call::NamedCall;
 use crate::engine::conclusion::Conclusion;
+use crate::engine::gates::Refused;
 use crate::engine::problem::{Code, LostAnswer, Problem};
 use crate::operation::admission::Admission;
 use crate::operation::transition::IllegalTransition;
@@ -244,19 +245,29 @@ pub fn rate_limited(named: &NamedCall, wait: Duration) -> Conclusion {
     Conclusion::Problem { problem, marks: marks(named.id, &named.identity, Execution::NotExecuted) }
 }
 
-/// The upstream fails, and is left alone for a while.
-pub fn breaker_open(named: &NamedCall, wait: Duration) -> Conclusion {
-    let problem = breaker_problem(&named.call.route, wait);
+/// A gate of its upstream does not let the call through.
+pub(super) fn held_back(named: &NamedCall, refused: Refused) -> Conclusion {
+    let problem = gate_problem(&named.call.route, refused);
     Conclusion::Problem { problem, marks: marks(named.id, &named.identity, Execution::NotExecuted) }
 }
 
-/// An open breaker, as a problem.
-pub fn breaker_problem(route: &Route, wait: Duration) -> Problem {
-    let detail = format!(
-        "Upstream `{}` has failed time and again, so nothing is sent to it for a while; this call was not.",
-        route.upstream.name
-    );
-    Problem::new(Code::BreakerOpen, detail).with_retry_after(wait)
+/// A gate of an upstream, as a problem.
+pub(super) fn gate_problem(route: &Route, refused: Refused) -> Problem {
+    let upstream = &route.upstream.name;
+    match refused {
+        Refused::Paused(wait) => {
+            let detail = format!(
+                "Upstream `{upstream}` asked for less traffic, so calls with this credential wait; this one was not sent."
+            );
+            Problem::new(Code::RateLimited, detail).with_retry_after(wait)
+        }
+        Refused::BreakerOpen(wait) => {
+            let detail = format!(
+                "Upstream `{upstream}` has failed time and again, so nothing is sent to it for a while; this call was not."
+            );
+            Problem::new(Code::BreakerOpen, detail).with_retry_after(wait)
+        }
+    }
 }
 
 /// The route's own limit, as a problem.

@@ -19,7 +19,7 @@ use crate::engine::call::{resend_rule, retention};
 use crate::engine::claim::FirstCaller;
 use crate::engine::conclusion::Conclusion;
 use crate::engine::flight::Pilot;
-use crate::engine::gates::Permit;
+use crate::engine::gates::{Came, Entrant, Permit, Refused};
 use crate::engine::owner::{Owner, WriteError};
 use crate::engine::refusal;
 use crate::engine::report::Told;
@@ -29,6 +29,7 @@ use crate::operation::outcome::{Outcome, classify};
 use crate::operation::transition::{Ended, Retention};
 use crate::operation::{Cause, OperationId, State, StateName, StoredRequest};
 use crate::retry::decide::{self, Decision, Situation, Stop};
+use crate::retry::pause::Whom;
 
 /// A send that never began, for its intent could not be made durable.
 const UNSENT: Ended = Ended { cause: Cause::Store, may_have_run: false };
@@ -150,8 +151,8 @@ impl<'a> Run<'a> {
                     if let Err(error) = self.pause(wait, ended).await {
                         return Box::pin(self.broken_off(error, ended)).await;
                     }
-                    if let Err(stop) = self.admit() {
-                        let told = Told { stop: Some(stop), ..last.told() };
+                    if let Err(refused) = self.admit().await {
+                        let told = Told { stop: Some(refused.stop(&self.route.retry)), ..last.told() };
                         return Box::pin(self.end_without_receipt(ended, told, caller)).await;
                     }
                 }
@@ -174,20 +175,35 @@ impl<'a> Run<'a> {
     /// A run that came through the gates has a permit. One that goes on with what another began waits for it.
     async fn enter(&mut self) -> Result<(), Stop> {
         while self.permit.is_none() {
-            match self.lane.gate.admit(self.rule.repeat) {
-                Ok(permit) => self.permit = Some(permit),
-                Err(wait) if Instant::now() + wait < self.deadline => self.owner.holding(sleep(wait)).await,
-                Err(_) => return Err(Stop::Breaker),
+            match self.admit().await {
+                Err(Refused::BreakerOpen(wait)) if Instant::now() + wait < self.deadline => {
+                    self.owner.holding(sleep(wait)).await;
+                }
+                admitted => return admitted.map_err(|refused| refused.stop(&self.route.retry)),
             }
         }
         Ok(())
     }
 
-    /// A retry does not wait at the gates: its upstream's last answer is worth more to the caller.
-    fn admit(&mut self) -> Result<(), Stop> {
-        let admitted = self.lane.gate.admit(self.rule.repeat);
-        self.permit = Some(admitted.map_err(|_| Stop::Breaker)?);
+    /// A retry waits for a pause and not for a breaker: there its upstream's last answer is worth more to the caller.
+    async fn admit(&mut self) -> Result<(), Refused> {
+        self.permit = self.lane.gate.admit_at_once(self.rule.repeat);
+        if self.permit.is_none() {
+            let entrant = Entrant {
+                repeat: self.rule.repeat,
+                whom: self.whom(),
+                deadline: self.deadline,
+                patience: self.route.retry.retry_after_max,
+                is_new: false,
+            };
+            let entering = Box::pin(self.engine.pass_gates(&self.lane.gate, &entrant));
+            self.permit = Some(self.owner.holding(entering).await?);
+        }
         Ok(())
+    }
+
+    fn whom(&self) -> Whom {
+        self.outgoing.whom(&self.route.upstream)
     }
 
     /// Decides by the head of an answer; one that ends the run is read, and if its body is cut, or its trailers say
@@ -206,9 +222,9 @@ impl<'a> Run<'a> {
     fn decide(&mut self, attempted: &Attempted) -> Decision {
         let (operation, entropy) = (&self.owner.operation, &self.engine.shared.entropy);
         let (now, fact) = (self.owner.store().now(), classify(&attempted.outcome));
-        if let Some(permit) = &mut self.permit {
-            permit.report(&fact, &self.route.retry, entropy);
-        }
+        let (outgoing, upstream, policy) = (&self.outgoing, &self.route.upstream, &self.route.retry);
+        let came = Came { fact: &fact, hint: attempted.advice.hint, whom: &|| outgoing.whom(upstream), policy };
+        self.engine.report(&self.lane.gate, self.permit.as_mut(), &came);
         let situation = Situation {
             fact,
             repeat: self.rule.repeat_at(operation.first_sent_at, now),

@@ -9,6 +9,7 @@ pub mod deadline;
 pub mod decide;
 pub mod http_date;
 pub mod inbound;
+pub mod pause;
 pub mod retry_after;
 pub mod window;
 

@@ -21,8 +21,8 @@ use crate::server::door::is_loopback;
 use crate::server::filter::Filter;
 use crate::server::health::{StoreHealth, store_health};
 use crate::server::listener::Peer;
-use crate::server::respond;
 use crate::server::view::{EventView, OperationView};
+use crate::server::{pauses, respond};
 use crate::store::{Kind, Page, Store, StoreError};
 
 /// Where an operator says that a store is to be used again that has lost its memory.
@@ -56,6 +56,9 @@ impl AdminState {
         if path == ACCEPT_LOSS {
             return self.accept_loss(head).await;
         }
+        if path == pauses::ADDRESS {
+            return pauses::answer(self, head).await;
+        }
         let id = path.strip_prefix("/v1/operations/");
         if id.is_none() && !matches!(path, "/v1/operations" | "/v1/status") {
             return Err(not_found("The operators' API has no such address."));
@@ -75,9 +78,7 @@ impl AdminState {
         if head.method != Method::POST {
             return Ok(respond::wrong_method("POST"));
         }
-        if head.headers.contains_key(ORIGIN) {
-            return Err(Problem::new(Code::InvalidRequest, "This is not for pages in a browser."));
-        }
+        refuse_pages(&head.headers)?;
         match self.store.accept_loss().await.map_err(store_problem)? {
             true => {
                 tracing::warn!("an operator accepted that the store has lost its memory");
@@ -231,11 +232,19 @@ fn check_local(headers: &HeaderMap, peer: &Peer) -> Result<(), Problem> {
     }
 }
 
+/// A page of another site must not say what only an operator may.
+pub(super) fn refuse_pages(headers: &HeaderMap) -> Result<(), Problem> {
+    match headers.contains_key(ORIGIN) {
+        true => Err(Problem::new(Code::InvalidRequest, "This is not for pages in a browser.")),
+        false => Ok(()),
+    }
+}
+
 fn not_found(detail: impl Into<String>) -> Problem {
     Problem::new(Code::NotFound, detail).with_advice("Check the address; GET /v1/operations lists what there is.")
 }
 
-fn store_problem(error: StoreError) -> Problem {
+pub(super) fn store_problem(error: StoreError) -> Problem {
     let code = match error {
         StoreError::NoSuchPlace => return Problem::new(Code::InvalidRequest, format!("{error}")),
         StoreError::RecordTooNew(_) => Code::RecordTooNew,

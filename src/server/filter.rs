@@ -95,7 +95,7 @@ fn limit(value: &str) -> Option<usize> {
 }
 
 /// A value of a query as it was meant; what is no valid escape stays as it is.
-fn plain(value: &str) -> String {
+pub(super) fn plain(value: &str) -> String {
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.as_bytes();
     while let [first, after @ ..] = rest {

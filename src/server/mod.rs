@@ -20,6 +20,7 @@ pub mod lookup;
 pub mod moment;
 pub mod pages;
 pub mod passing;
+mod pauses;
 mod presence;
 pub mod proxy;
 pub mod request_body;

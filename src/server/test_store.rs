@@ -75,6 +75,22 @@ impl Store for TestStore {
         Ok(None)
     }
 
+    async fn hold(&self, _: &str, _: Timestamp) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn hold_if_over(&self, _: &str, _: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+        Ok(None)
+    }
+
+    async fn release(&self, _: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn held(&self) -> Result<Vec<(String, Timestamp)>, StoreError> {
+        Ok(Vec::new())
+    }
+
     async fn ping(&self) -> Result<(), StoreError> {
         match self.mood {
             Mood::Well => Ok(()),

@@ -11,18 +11,20 @@ use crate::clock::{Clock, Timestamp};
 use crate::operation::event::keep_bounded;
 use crate::operation::transition::{Change, RequestChange};
 use crate::operation::{Event, Operation, OperationId, Receipt, Scope, StoredRequest};
+use crate::store::held::Held;
 use crate::store::{Claimed, Found, History, Page, Store, StoreError, Written, position, record};
 
 /// A store without a disk: for tests, and for agents that can afford to forget.
 pub struct MemoryStore {
     clock: Clock,
     records: Mutex<Records>,
+    held: Held,
 }
 
 impl MemoryStore {
     /// An empty store that tells the time of `clock`.
     pub fn new(clock: Clock) -> Self {
-        Self { clock, records: Mutex::default() }
+        Self { clock, records: Mutex::default(), held: Held::default() }
     }
 
     fn records(&self) -> MutexGuard<'_, Records> {
@@ -84,6 +86,24 @@ impl Store for MemoryStore {
 
     async fn remember(&self, name: &str, value: &str, until: Option<Timestamp>) -> Result<Option<String>, StoreError> {
         Ok(self.records().notes.put(name, value, until, self.now()))
+    }
+
+    async fn hold(&self, name: &str, until: Timestamp) -> Result<(), StoreError> {
+        self.held.hold(name, until, self.now());
+        Ok(())
+    }
+
+    async fn hold_if_over(&self, name: &str, until: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+        Ok(self.held.hold_if_over(name, until, self.now()))
+    }
+
+    async fn release(&self, name: &str) -> Result<(), StoreError> {
+        self.held.release(name);
+        Ok(())
+    }
+
+    async fn held(&self) -> Result<Vec<(String, Timestamp)>, StoreError> {
+        Ok(self.held.all(self.now()))
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

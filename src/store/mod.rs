@@ -6,6 +6,7 @@
 mod checksum;
 mod ended;
 pub mod file;
+mod held;
 pub mod memory;
 pub mod record;
 pub mod redis;
@@ -235,6 +236,18 @@ pub trait Store: Send + Sync + 'static {
 
     /// Keeps a small named value, `until` then or for ever, and gives back what was there before.
     async fn remember(&self, name: &str, value: &str, until: Option<Timestamp>) -> Result<Option<String>, StoreError>;
+
+    /// Holds all who ask after this name back until then, or longer if that was said before. What is over is forgotten.
+    async fn hold(&self, name: &str, until: Timestamp) -> Result<(), StoreError>;
+
+    /// The same, if nobody holds it by now; else nothing is changed, and this is until when.
+    async fn hold_if_over(&self, name: &str, until: Timestamp) -> Result<Option<Timestamp>, StoreError>;
+
+    /// Ends it before its time.
+    async fn release(&self, name: &str) -> Result<(), StoreError>;
+
+    /// Every name that is held now, and until when.
+    async fn held(&self) -> Result<Vec<(String, Timestamp)>, StoreError>;
 
     /// An operator's word that a store which has lost its memory is to be used again; false if it has lost nothing.
     async fn accept_loss(&self) -> Result<bool, StoreError> {

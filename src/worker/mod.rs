@@ -2,6 +2,7 @@
 
 pub mod advice;
 pub mod certificates;
+pub mod pauses;
 pub mod rules;
 pub mod space;
 pub mod sweep;

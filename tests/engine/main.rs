@@ -14,6 +14,7 @@ mod later;
 mod leases;
 mod live;
 mod passing;
+mod pauses;
 mod random;
 mod recovery;
 mod rig;

@@ -38,6 +38,7 @@ mod log;
 mod lookups;
 mod lost_memory;
 mod names;
+mod pauses;
 mod receipts;
 mod store_away;
 mod streams;

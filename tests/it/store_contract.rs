@@ -89,6 +89,8 @@ macro_rules! keeps_the_contract {
                 listing::a_cursor_of_nobody_is_refused
                 listing::a_note_gives_back_what_was_there
                 listing::a_store_that_takes_writes_says_so
+                listing::a_name_is_held_for_the_longest_time_that_was_said
+                listing::of_many_who_want_a_name_one_gets_it
             }
         }
     };

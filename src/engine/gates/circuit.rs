@@ -18,7 +18,7 @@ pub(super) struct Circuit {
     begin: Instant,
     breaker: Mutex<Breaker>,
     openings: Counter,
-    refused: Counter,
+    pub(super) refused: Counter,
 }
 
 impl Circuit {
@@ -34,7 +34,7 @@ impl Circuit {
     }
 
     pub(super) fn admit(&self, may_probe: bool) -> Result<Ticket, Duration> {
-        locked(&self.breaker).admit(may_probe, self.now()).inspect_err(|_| self.refused.add())
+        locked(&self.breaker).admit(may_probe, self.now())
     }
 
     pub(super) fn refuses(&self, may_probe: bool) -> bool {

@@ -34,6 +34,7 @@ use crate::operation::transition::Change;
 use crate::operation::{OperationId, Scope, StoredRequest};
 use crate::sealing_key::SealingKey;
 use crate::store::ended::Ended;
+use crate::store::held::Held;
 use crate::store::{Claimed, Found, History, Page, Sealer, Space, Store, StoreError, Unreadable, Written, position};
 use checkpoint::Checkpointer;
 use doubt::Doubt;
@@ -64,6 +65,7 @@ pub struct FileStore {
     at_hand: Mutex<Connection>,
     writer: Writer,
     ended: Ended,
+    held: Held,
     // Dropped last: nobody else may open the file while a thread still uses it.
     lock: lock::Lock,
 }
@@ -143,8 +145,8 @@ impl FileStore {
         let pages = Checkpointer::start(pages, lineage.beside(), doubt.clone()).map_err(OpenError::Thread)?;
         let place = Place::of(lock.path()).map_err(OpenError::Place)?;
         let writer = Writer::start(connection, pages, (place, lineage), clock.clone()).map_err(OpenError::Thread)?;
-        let (ended, at_hand) = (Ended::default(), Mutex::new(at_hand));
-        Ok(Self { clock, sealer, timeout: settings.timeout, doubt, writer, readers, ended, at_hand, lock })
+        let (ended, held, at_hand) = (Ended::default(), Held::default(), Mutex::new(at_hand));
+        Ok(Self { clock, sealer, timeout: settings.timeout, doubt, writer, readers, ended, held, at_hand, lock })
     }
 
     async fn in_time<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
@@ -239,6 +241,24 @@ impl Store for FileStore {
         let (name, value) = (name.to_owned(), value.to_owned());
         let step = move |connection: &_, now| steps::remember(connection, (&name, &value), until, now);
         self.in_time(self.writer.step(step)).await
+    }
+
+    async fn hold(&self, name: &str, until: Timestamp) -> Result<(), StoreError> {
+        self.held.hold(name, until, self.now());
+        Ok(())
+    }
+
+    async fn hold_if_over(&self, name: &str, until: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+        Ok(self.held.hold_if_over(name, until, self.now()))
+    }
+
+    async fn release(&self, name: &str) -> Result<(), StoreError> {
+        self.held.release(name);
+        Ok(())
+    }
+
+    async fn held(&self) -> Result<Vec<(String, Timestamp)>, StoreError> {
+        Ok(self.held.all(self.now()))
     }
 
     /// Its own files, and what the file system has left for them.

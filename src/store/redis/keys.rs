@@ -91,6 +91,11 @@ impl Keys {
         key
     }
 
+    /// What calls are held back from, and until when.
+    pub(super) fn held(&self) -> String {
+        format!("oncegate:{{{}}}:held", self.namespace)
+    }
+
     /// What a fleet knows of time.
     pub(super) fn clock(&self) -> String {
         format!("oncegate:{{{}}}:clock", self.namespace)

@@ -12,6 +12,7 @@ mod epoch;
 mod failure;
 mod fitness;
 mod fleet_time;
+mod held;
 mod keeper;
 mod keys;
 mod line;
@@ -455,6 +456,22 @@ impl Store for RedisStore {
             .with(life.to_string());
         let deadline = self.connection.deadline();
         self.connection.ask(deadline, &call.into(), |reply| replies::remembered(reply, write)).await
+    }
+
+    async fn hold(&self, name: &str, until: Timestamp) -> Result<(), StoreError> {
+        self.hold_name(name, until, false).await.map(|_| ())
+    }
+
+    async fn hold_if_over(&self, name: &str, until: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+        self.hold_name(name, until, true).await
+    }
+
+    async fn release(&self, name: &str) -> Result<(), StoreError> {
+        self.release_name(name).await
+    }
+
+    async fn held(&self) -> Result<Vec<(String, Timestamp)>, StoreError> {
+        self.held_names().await
     }
 
     async fn accept_loss(&self) -> Result<bool, StoreError> {

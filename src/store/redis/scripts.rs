@@ -18,6 +18,7 @@ pub(super) static BEGIN: LazyLock<Script> = LazyLock::new(|| Script::new(include
 pub(super) static CONDEMN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("condemn.lua")));
 pub(super) static RAISE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("raise.lua")));
 pub(super) static REMEMBER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("remember.lua")));
+pub(super) static HOLD: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("hold.lua")));
 pub(super) static TIME: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("time.lua")));
 
 /// A script and the name under which a server knows it once it has run it.

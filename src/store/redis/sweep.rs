@@ -22,9 +22,9 @@ const SLACK: usize = 16;
 
 /// Where something stands in an index.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
-    score: u64,
-    id: String,
+pub(super) struct Place {
+    pub(super) score: u64,
+    pub(super) id: String,
 }
 
 impl RedisStore {
@@ -234,7 +234,7 @@ fn all_places(reply: &Value) -> Result<Vec<Vec<Place>>, Failure> {
     replies::list(reply)?.iter().map(places).collect()
 }
 
-fn places(reply: &Value) -> Result<Vec<Place>, Failure> {
+pub(super) fn places(reply: &Value) -> Result<Vec<Place>, Failure> {
     let (pairs, []) = replies::list(reply)?.as_chunks::<2>() else {
         return Err(Failure::Garbage);
     };

@@ -25,6 +25,7 @@ pub enum Step {
     To(StateName),
     Look,
     Note,
+    Hold,
 }
 
 /// What becomes of a step.
@@ -186,6 +187,25 @@ impl Store for FrailStore {
     async fn remember(&self, name: &str, value: &str, until: Option<Timestamp>) -> Result<Option<String>, StoreError> {
         let (name, value) = (name.to_owned(), value.to_owned());
         self.through(Step::Note, |store| async move { store.remember(&name, &value, until).await }).await
+    }
+
+    async fn hold(&self, name: &str, until: Timestamp) -> Result<(), StoreError> {
+        let name = name.to_owned();
+        self.through(Step::Hold, |store| async move { store.hold(&name, until).await }).await
+    }
+
+    async fn hold_if_over(&self, name: &str, until: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+        let name = name.to_owned();
+        self.through(Step::Hold, |store| async move { store.hold_if_over(&name, until).await }).await
+    }
+
+    async fn release(&self, name: &str) -> Result<(), StoreError> {
+        let name = name.to_owned();
+        self.through(Step::Hold, |store| async move { store.release(&name).await }).await
+    }
+
+    async fn held(&self) -> Result<Vec<(String, Timestamp)>, StoreError> {
+        self.through(Step::Hold, |store| async move { store.held().await }).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -1,6 +1,6 @@
 //! What the worker and the operators go through, and small values.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use oncegate::clock::Timestamp;
@@ -74,4 +74,33 @@ async fn lapsed(store: &dyn Store, key: &str) -> OperationId {
 
 async fn due(store: &dyn Store, limit: usize) -> HashSet<OperationId> {
     store.due(limit).await.unwrap().into_iter().collect()
+}
+
+pub async fn a_name_is_held_for_the_longest_time_that_was_said(store: &dyn Store) {
+    let (now, minute) = (store.now(), Duration::from_secs(60));
+    store.hold("http://a *", now.after(minute)).await.unwrap();
+    store.hold("http://a *", now.after(minute / 2)).await.unwrap();
+    store.hold("http://b *", now.after(minute)).await.unwrap();
+    store.hold("http://b *", now.after(minute * 2)).await.unwrap();
+    store.hold("over", Timestamp(now.0 - 1)).await.unwrap();
+    let until =
+        HashMap::from([("http://a *".to_owned(), now.after(minute)), ("http://b *".to_owned(), now.after(minute * 2))]);
+    assert_eq!(held(store).await, until);
+    store.release("http://b *").await.unwrap();
+    store.release("nobody").await.unwrap();
+    assert_eq!(held(store).await, HashMap::from([("http://a *".to_owned(), now.after(minute))]));
+}
+
+pub async fn of_many_who_want_a_name_one_gets_it(store: &dyn Store) {
+    let until = store.now().after(Duration::from_secs(60));
+    let tries = at_once((0..8).map(|_| store.hold_if_over("canary", until))).await;
+    let tries: Vec<_> = tries.into_iter().map(Result::unwrap).collect();
+    assert_eq!(tries.iter().filter(|held| held.is_none()).count(), 1);
+    assert!(tries.into_iter().flatten().all(|held| held == until));
+    store.release("canary").await.unwrap();
+    assert_eq!(store.hold_if_over("canary", until).await.unwrap(), None);
+}
+
+async fn held(store: &dyn Store) -> HashMap<String, Timestamp> {
+    store.held().await.unwrap().into_iter().collect()
 }

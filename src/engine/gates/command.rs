@@ -1,0 +1,77 @@
+//! What operators say about pauses, and what they are shown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::pausing::{PauseSnapshot, Pausing, parsed};
+use super::{Gates, locked};
+use crate::retry::pause::Whom;
+use crate::store::{Store, StoreError};
+
+/// An operator's word: hold calls back for so long, or no longer.
+pub struct PauseCommand {
+    pub upstream: String,
+    /// As a list shows it; without it everybody's.
+    pub credential: Option<String>,
+    /// Zero ends the pause.
+    pub wait: Duration,
+}
+
+/// Why it cannot be done.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    #[error("no route leads to an upstream of this name")]
+    Upstream,
+    #[error("a credential is named by the digest that GET /v1/pauses shows")]
+    Credential,
+    #[error("this gateway does so, and the others have not heard of it")]
+    Store(#[from] StoreError),
+}
+
+/// A pause, and whose.
+#[derive(Debug, Serialize)]
+pub struct PauseRow {
+    pub upstream: String,
+    #[serde(flatten)]
+    pub pause: PauseSnapshot,
+}
+
+impl Gates {
+    /// Every pause of this gateway.
+    pub fn pauses(&self) -> Vec<PauseRow> {
+        let upstreams = locked(&self.0);
+        let rows = upstreams.iter().flat_map(|(name, upstream)| {
+            let pauses = upstream.pausing.snapshot().into_iter();
+            pauses.map(|pause| PauseRow { upstream: name.clone(), pause })
+        });
+        rows.collect()
+    }
+
+    /// Does what an operator says, and tells the store.
+    ///
+    /// # Errors
+    /// There is nothing of that name, or the store has not taken it.
+    pub async fn command(&self, store: &dyn Store, command: &PauseCommand) -> Result<(), CommandError> {
+        let pausing = self.pausing(&command.upstream).ok_or(CommandError::Upstream)?;
+        let named = command.credential.as_deref().map(parsed).map(|whom| whom.ok_or(CommandError::Credential));
+        let named = named.transpose()?;
+        if !command.wait.is_zero() {
+            let whom = named.unwrap_or(Whom::Everybody);
+            pausing.hold(whom, command.wait, false);
+            store.hold(&pausing.name(whom), store.now().after(command.wait)).await?;
+            pausing.stored(whom);
+            return Ok(());
+        }
+        for whom in named.map_or_else(|| pausing.everyone(), |whom| vec![whom]) {
+            pausing.clear(whom);
+            store.release(&pausing.name(whom)).await?;
+        }
+        Ok(())
+    }
+
+    fn pausing(&self, upstream: &str) -> Option<Arc<Pausing>> {
+        locked(&self.0).get(upstream).map(|upstream| Arc::clone(&upstream.pausing))
+    }
+}

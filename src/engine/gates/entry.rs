@@ -1,0 +1,208 @@
+//! The way of an attempt through the gates of its upstream, and what comes back of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+use sha2::{Digest, Sha256};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::pausing::{Canary, Pausing};
+use super::{Gate, Permit};
+use crate::config;
+use crate::credential::{Lifetime, lifetime};
+use crate::engine::Engine;
+use crate::operation::admission::Repeat;
+use crate::operation::outcome::Fact;
+use crate::retry::RetryPolicy;
+use crate::retry::decide::Stop;
+use crate::retry::pause::{Turn, Whom};
+use crate::retry::retry_after::Hint;
+
+/// Nobody waits for a turn that leaves less than this for the attempt.
+const LEAST_TRY: Duration = Duration::from_millis(100);
+/// How long a canary has before one at another gateway may go.
+const CANARY: Duration = Duration::from_secs(3);
+/// To whoever finds that a pause is just about to end.
+const SOON: Duration = Duration::from_millis(250);
+
+/// Who wants to send.
+pub(in crate::engine) struct Entrant {
+    pub repeat: Repeat,
+    pub whom: Whom,
+    pub deadline: Instant,
+    /// No longer pause is waited for.
+    pub patience: Duration,
+    /// Nothing of the call has begun, so it may be turned away.
+    pub is_new: bool,
+}
+
+/// Why an attempt may not be made, and how long until it is worth asking again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Refused {
+    Paused(Duration),
+    BreakerOpen(Duration),
+}
+
+/// What came of an attempt.
+pub(in crate::engine) struct Came<'a> {
+    pub fact: &'a Fact,
+    pub hint: Option<Hint>,
+    pub whom: &'a (dyn Fn() -> Whom + Sync),
+    pub policy: &'a RetryPolicy,
+}
+
+impl Entrant {
+    fn has_time_for(&self, wait: Duration) -> bool {
+        wait <= self.patience && Instant::now() + wait + LEAST_TRY <= self.deadline
+    }
+}
+
+impl Refused {
+    /// What stops a run that has begun.
+    pub(in crate::engine) fn stop(self, policy: &RetryPolicy) -> Stop {
+        match self {
+            Self::Paused(wait) if wait > policy.retry_after_max => Stop::HintTooLong,
+            Self::Paused(_) => Stop::Deadline,
+            Self::BreakerOpen(_) => Stop::Breaker,
+        }
+    }
+}
+
+impl Engine {
+    /// Leave for an attempt; waits for the end of a pause where that is soon enough.
+    pub(in crate::engine) async fn pass_gates(&self, gate: &Gate, entrant: &Entrant) -> Result<Permit, Refused> {
+        let mut canaries = Vec::new();
+        if gate.upstream.pausing.has_any() {
+            for whom in [Whom::Everybody, entrant.whom] {
+                let waited = Box::pin(self.wait_for_turn(&gate.upstream.pausing, whom, entrant)).await;
+                canaries.extend(waited.map_err(Refused::Paused)?);
+            }
+        }
+        let admitted = gate.admit(entrant.repeat).inspect_err(|_| gate.count_refused());
+        let mut permit = admitted.map_err(Refused::BreakerOpen)?;
+        permit.canaries = canaries;
+        Ok(permit)
+    }
+
+    async fn wait_for_turn(
+        &self,
+        pausing: &Arc<Pausing>,
+        whom: Whom,
+        entrant: &Entrant,
+    ) -> Result<Option<Canary>, Duration> {
+        let Some(queue) = pausing.queue(whom) else { return Ok(None) };
+        let wait = pausing.wait(whom).unwrap_or(Duration::ZERO);
+        let _place = queue.enter(entrant.is_new).filter(|_| entrant.has_time_for(wait)).ok_or(wait)?;
+        let Ok(Ok(_first)) = timeout_at(entrant.deadline, queue.turnstile.acquire()).await else {
+            return Err(pausing.wait(whom).unwrap_or(SOON));
+        };
+        loop {
+            match pausing.ask(whom, &self.shared.entropy) {
+                Turn::Free => return Ok(None),
+                Turn::Canary => {
+                    let canary = Canary { pausing: Arc::clone(pausing), whom };
+                    match self.others_canary(&canary).await {
+                        Some(until) => pausing.hold(whom, until, true),
+                        None => return Ok(Some(canary)),
+                    }
+                }
+                Turn::Wait(wait) if entrant.has_time_for(wait) => tokio::select! {
+                    () = sleep(wait) => {}
+                    () = queue.changed.notified() => {}
+                },
+                Turn::Wait(wait) => return Err(wait),
+            }
+        }
+    }
+
+    /// How long the canary of another gateway has, if there is one. A store that is away leaves each to its own.
+    async fn others_canary(&self, canary: &Canary) -> Option<Duration> {
+        let now = self.store.now();
+        let held = self.store.hold_if_over(&canary.pausing.name(canary.whom), now.after(CANARY)).await.ok()??;
+        Some(held.since(now))
+    }
+
+    /// Tells the gates what came of an attempt, for all who come behind it.
+    pub(in crate::engine) fn report(&self, gate: &Gate, permit: Option<&mut Permit>, came: &Came<'_>) {
+        let Some(permit) = permit else { return };
+        permit.report(came.fact, came.policy, &self.shared.entropy);
+        let canaries = std::mem::take(&mut permit.canaries);
+        if asks_for_less(came.fact, came.hint) {
+            let whom = (came.whom)();
+            let wait = gate.upstream.pausing.throttled(whom, came.hint.map(|Hint(wait)| wait));
+            wait.into_iter().for_each(|wait| self.share_pause(&gate.upstream.pausing, whom, wait));
+            return;
+        }
+        canaries.into_iter().for_each(|canary| self.end_pause(canary));
+    }
+
+    fn share_pause(&self, pausing: &Arc<Pausing>, whom: Whom, wait: Duration) {
+        let (pausing, store) = (Arc::clone(pausing), Arc::clone(&self.store));
+        tracing::info!(
+            pause = pausing.name(whom),
+            wait_ms = crate::clock::millis(wait),
+            "upstream asks for less: paused"
+        );
+        self.shared.tasks.spawn(async move {
+            match store.hold(&pausing.name(whom), store.now().after(wait)).await {
+                Ok(()) => pausing.stored(whom),
+                Err(error) => tracing::warn!(pause = pausing.name(whom), %error, "other gateways do not know of it"),
+            }
+        });
+    }
+
+    /// The other gateways hear of it before the rest of our own follows.
+    fn end_pause(&self, canary: Canary) {
+        let store = Arc::clone(&self.store);
+        self.shared.tasks.spawn(async move {
+            let name = canary.pausing.name(canary.whom);
+            if let Err(error) = store.release(&name).await {
+                tracing::debug!(pause = name, %error, "other gateways find out by themselves");
+            }
+            canary.pausing.passed(canary.whom);
+        });
+    }
+
+    /// Hears from the store of pauses that other gateways or operators set or ended.
+    ///
+    /// # Errors
+    /// The store did not answer; what is known here stays.
+    pub async fn look_at_pauses(&self) -> Result<(), crate::store::StoreError> {
+        let gates = self.shared.gates.all();
+        let asked: Vec<_> = gates.into_iter().map(|pausing| (pausing.now(), pausing)).collect();
+        let held = self.store.held().await?;
+        asked.iter().for_each(|(asked, pausing)| pausing.compare(&held, self.store.as_ref(), *asked));
+        Ok(())
+    }
+}
+
+/// 429 by itself; 503 and 529 where they say for how long.
+fn asks_for_less(fact: &Fact, hint: Option<Hint>) -> bool {
+    let is_stated = hint.is_some_and(|Hint(wait)| !wait.is_zero());
+    *fact == Fact::Throttled || is_stated && matches!(fact, Fact::Overloaded { status: 503 | 529 })
+}
+
+/// By what the upstream knows whoever calls: the credentials that arrive there, as a digest. What is made for one request
+/// tells nobody apart.
+pub(in crate::engine) fn whom<'a>(
+    upstream: &'a config::Upstream,
+    lines: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>,
+) -> Whom {
+    let is_ours = |name: &HeaderName| upstream.headers.iter().any(|(own, _)| own == name);
+    let lasts = |name: &HeaderName| matches!(lifetime(name), Some(Lifetime::Lasting | Lifetime::Session));
+    let theirs = lines.filter(|(name, _)| lasts(name) && !is_ours(name));
+    let ours = upstream.headers.iter().filter(|(_, value)| value.is_sensitive()).map(|(name, value)| (name, value));
+    let mut lines: Vec<(&str, &[u8])> =
+        theirs.chain(ours).map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+    lines.sort_unstable();
+    let mut hasher = Sha256::new_with_prefix(&upstream.authority);
+    for (name, value) in lines {
+        for part in [name.as_bytes(), value] {
+            hasher.update((part.len() as u64).to_be_bytes());
+            hasher.update(part);
+        }
+    }
+    let digest: [u8; 32] = hasher.finalize().into();
+    Whom::Holder(digest.first_chunk().copied().unwrap_or_default())
+}

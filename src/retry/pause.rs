@@ -1,0 +1,250 @@
+//! When an upstream asks for less traffic, everybody who comes with the same credential waits, not only whoever was told.
+//!
+//! A pause comes from a wait that was stated, or from three throttles in a short time that stated none. It ends with one
+//! call, the canary, and then with more and more of them. Moments are told as the time since the process began.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::retry::backoff::Backoff;
+
+/// However long a wait is stated, others are held back for no longer.
+pub const LONGEST: Duration = Duration::from_secs(5 * 60);
+/// Within this time so many throttles without a hint are one.
+const RECENT: Duration = Duration::from_secs(10);
+const STRIKES: usize = 3;
+/// For pauses without a hint.
+const BASE: Duration = Duration::from_secs(1);
+const MOST: Duration = Duration::from_secs(20);
+/// Batches behind the canary come within this time of each other, until there is room for all.
+pub const SPACING: Duration = Duration::from_millis(250);
+const LAST_BATCH: u32 = 256;
+/// A ramp on which nobody came for so long is over.
+const STALE: Duration = Duration::from_secs(5);
+/// Until a canary is asked after again.
+const SOON: Duration = Duration::from_millis(250);
+/// Credentials that are kept in mind; some change with each request, and must not fill the memory.
+const CREDENTIALS: usize = 1024;
+
+/// Whom a pause is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Whom {
+    Everybody,
+    /// Whoever brings the credential of this digest, or none at all.
+    Holder([u8; 8]),
+}
+
+/// What may be done now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// There is no pause, or it lets this many through.
+    Free,
+    /// The pause is over, and this call finds out whether that is so.
+    Canary,
+    Wait(Duration),
+}
+
+/// The pauses of one upstream.
+#[derive(Clone, Debug, Default)]
+pub struct Pauses {
+    paused: HashMap<Whom, Pause>,
+    strikes: HashMap<Whom, Strikes>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    phase: Phase,
+    /// Since when the store is known to have it.
+    stored: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Until(Duration),
+    Over { has_canary: bool },
+    Ramp { batch: u32, left: u32, next: Duration },
+}
+
+/// Throttles without a hint.
+#[derive(Clone, Copy, Debug, Default)]
+struct Strikes {
+    recent: [Option<Duration>; STRIKES],
+    /// How often they came to a pause.
+    pauses: u32,
+}
+
+/// A pause at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub whom: Whom,
+    pub phase: &'static str,
+    /// Until the canary may go.
+    pub left: Duration,
+}
+
+impl Pauses {
+    /// Whether nobody has to ask.
+    pub fn is_empty(&self) -> bool {
+        self.paused.is_empty()
+    }
+
+    /// Whether whoever brings this has to ask.
+    pub fn is_paused(&self, whom: Whom) -> bool {
+        self.paused.contains_key(&whom)
+    }
+
+    /// An upstream asked for less, perhaps with a hint. Until when all are to wait, if that is news.
+    pub fn throttled(&mut self, whom: Whom, hint: Option<Duration>, now: Duration) -> Option<Duration> {
+        let wait = match hint.filter(|hint| !hint.is_zero()) {
+            Some(hint) => hint.min(LONGEST),
+            None => self.strike(whom, now)?,
+        };
+        self.hold(whom, now.saturating_add(wait), None).then_some(now.saturating_add(wait))
+    }
+
+    /// Holds all back until then, or longer if that was said before. `stored`: the store said so, at that moment. False if
+    /// it is no news.
+    pub fn hold(&mut self, whom: Whom, until: Duration, stored: Option<Duration>) -> bool {
+        if !self.paused.contains_key(&whom) && self.paused.len() >= CREDENTIALS {
+            return false;
+        }
+        let pause = self.paused.entry(whom).or_insert(Pause { phase: Phase::Until(Duration::ZERO), stored: None });
+        let is_news = !matches!(pause.phase, Phase::Until(known) if known >= until);
+        if is_news {
+            *pause = Pause { phase: Phase::Until(until), stored };
+        }
+        is_news
+    }
+
+    /// The store has the pause, or has it no more: then others found out that it is over, or a person ended it.
+    pub fn compare(&mut self, stored: &HashMap<Whom, Duration>, asked: Duration) {
+        for (whom, until) in stored {
+            // A canary of our own holds the others back, and not us.
+            let has_canary = |pause: &Pause| matches!(pause.phase, Phase::Over { has_canary: true });
+            if !self.paused.get(whom).is_some_and(has_canary) {
+                self.hold(*whom, *until, Some(asked));
+            }
+        }
+        for (whom, pause) in &mut self.paused {
+            let was_there = pause.stored.is_some_and(|since| since < asked);
+            if matches!(pause.phase, Phase::Until(until) if until > asked) && was_there && !stored.contains_key(whom) {
+                *pause = Pause { phase: Phase::ramp(asked), stored: None };
+            }
+        }
+    }
+
+    /// The store has taken the pause.
+    pub fn stored(&mut self, whom: Whom, now: Duration) {
+        if let Some(pause) = self.paused.get_mut(&whom) {
+            pause.stored = Some(now);
+        }
+    }
+
+    /// Ends a pause before its time.
+    pub fn clear(&mut self, whom: Whom) {
+        self.paused.remove(&whom);
+        self.strikes.remove(&whom);
+    }
+
+    /// Whether a call may go now. `spread` draws the time to the next batch.
+    pub fn ask(&mut self, whom: Whom, now: Duration, spread: impl FnOnce() -> Duration) -> Turn {
+        let Some(pause) = self.paused.get_mut(&whom) else { return Turn::Free };
+        match &mut pause.phase {
+            Phase::Until(until) if now < *until => return Turn::Wait(*until - now),
+            Phase::Until(_) | Phase::Over { has_canary: false } => {
+                pause.phase = Phase::Over { has_canary: true };
+                return Turn::Canary;
+            }
+            Phase::Over { has_canary: true } => return Turn::Wait(SOON),
+            Phase::Ramp { batch, left, next } => {
+                if now >= *next {
+                    let is_stale = now.saturating_sub(*next) >= STALE;
+                    *batch = if is_stale { u32::MAX } else { batch.saturating_mul(2) };
+                    (*left, *next) = (*batch, now + spread());
+                }
+                if *batch <= LAST_BATCH {
+                    let turn = if *left > 0 { Turn::Free } else { Turn::Wait(*next - now) };
+                    *left = left.saturating_sub(1);
+                    return turn;
+                }
+            }
+        }
+        self.clear(whom);
+        Turn::Free
+    }
+
+    /// Whether a call would have to wait, and how long. It takes nothing.
+    pub fn wait(&self, whom: Whom, now: Duration) -> Option<Duration> {
+        let wait = match self.paused.get(&whom)?.phase {
+            Phase::Until(until) => until.saturating_sub(now),
+            Phase::Over { has_canary } if has_canary => SOON,
+            Phase::Ramp { left: 0, next, .. } => next.saturating_sub(now),
+            Phase::Over { .. } | Phase::Ramp { .. } => Duration::ZERO,
+        };
+        (!wait.is_zero()).then_some(wait)
+    }
+
+    /// The canary was answered, and not by another throttle.
+    pub fn passed(&mut self, whom: Whom, now: Duration) {
+        self.after_canary(whom, Phase::ramp(now));
+    }
+
+    /// The canary never came to an answer; the next one may.
+    pub fn give_back(&mut self, whom: Whom) {
+        self.after_canary(whom, Phase::Over { has_canary: false });
+    }
+
+    /// All of them, those for everybody first.
+    pub fn shown(&self, now: Duration) -> Vec<Shown> {
+        let shown = self.paused.iter().map(|(whom, pause)| {
+            let (phase, left) = match pause.phase {
+                Phase::Until(until) => ("paused", until.saturating_sub(now)),
+                Phase::Over { .. } => ("canary", Duration::ZERO),
+                Phase::Ramp { .. } => ("ramp", Duration::ZERO),
+            };
+            Shown { whom: *whom, phase, left }
+        });
+        let mut shown: Vec<_> = shown.collect();
+        shown.sort_by_key(|shown| shown.whom);
+        shown
+    }
+
+    fn after_canary(&mut self, whom: Whom, next: Phase) {
+        if let Some(Pause { phase: phase @ Phase::Over { has_canary: true }, .. }) = self.paused.get_mut(&whom) {
+            *phase = next;
+        }
+    }
+
+    /// The wait that is made of throttles without a hint, once there are enough of them. On the way out of a pause one is.
+    fn strike(&mut self, whom: Whom, now: Duration) -> Option<Duration> {
+        let phase = self.paused.get(&whom).map(|pause| pause.phase);
+        if matches!(phase, Some(Phase::Until(until)) if now < until) {
+            return None;
+        }
+        if self.strikes.len() >= CREDENTIALS {
+            self.strikes.clear();
+        }
+        let strikes = self.strikes.entry(whom).or_default();
+        strikes.recent.rotate_left(1);
+        if let Some(last) = strikes.recent.last_mut() {
+            *last = Some(now);
+        }
+        let are_recent = strikes.recent.iter().all(|at| at.is_some_and(|at| now.saturating_sub(at) < RECENT));
+        if phase.is_none() && !are_recent {
+            return None;
+        }
+        let wait = Backoff::new(BASE, MOST).ceiling(strikes.pauses);
+        *strikes = Strikes { recent: [None; STRIKES], pauses: strikes.pauses.saturating_add(1) };
+        Some(wait)
+    }
+}
+
+impl Phase {
+    /// Two go at once, four soon after.
+    fn ramp(now: Duration) -> Self {
+        Self::Ramp { batch: 1, left: 0, next: now }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,41 @@
+//! What a store of one process says about calls that are held back: gone with the process, for nobody else asks.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::clock::Timestamp;
+
+/// Names, and until when each is held.
+#[derive(Default)]
+pub(super) struct Held(Mutex<BTreeMap<String, Timestamp>>);
+
+impl Held {
+    pub(super) fn hold(&self, name: &str, until: Timestamp, now: Timestamp) {
+        let mut held = self.names();
+        held.retain(|_, until| *until > now);
+        let known = held.entry(name.to_owned()).or_insert(until);
+        *known = until.max(*known);
+    }
+
+    /// Until when somebody else holds it, and then nothing is changed.
+    pub(super) fn hold_if_over(&self, name: &str, until: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        let known = self.names().get(name).copied().filter(|known| *known > now);
+        if known.is_none() {
+            self.hold(name, until, now);
+        }
+        known
+    }
+
+    pub(super) fn release(&self, name: &str) {
+        self.names().remove(name);
+    }
+
+    pub(super) fn all(&self, now: Timestamp) -> Vec<(String, Timestamp)> {
+        let names = self.names();
+        names.iter().filter(|(_, until)| **until > now).map(|(name, until)| (name.clone(), *until)).collect()
+    }
+
+    fn names(&self) -> MutexGuard<'_, BTreeMap<String, Timestamp>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

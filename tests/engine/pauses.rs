@@ -1,0 +1,200 @@
+//! An upstream that asks for less traffic is heard by all who come with the same credential, at every gateway.
+
+use std::time::Duration;
+
+use oncegate::engine::gates::command::PauseCommand;
+use oncegate::engine::problem::Code;
+use oncegate::operation::StateName as S;
+use oncegate::store::Store;
+use tokio::task::JoinHandle;
+
+use crate::rig::{Act, Ask, Fault, Gateway, Setup, Step, Told, answers, ms, secs};
+
+fn throttle(hint: &str) -> Act {
+    answers(429).with("retry-after", hint).into()
+}
+
+/// Each call is sent once.
+const ONCE: Setup = Setup { retry: "max_attempts = 1", ..Setup::HARMLESS };
+
+/// The first call is told to come back after two seconds.
+async fn paused(setup: Setup, rest: Vec<Act>) -> Gateway {
+    let script = std::iter::once(throttle("2")).chain(rest).collect();
+    let gateway = Gateway::before(script, setup);
+    assert_eq!(gateway.call("first").await.status, 429);
+    gateway
+}
+
+fn callers(gateway: &Gateway, count: usize, name: &str) -> Vec<JoinHandle<Told>> {
+    (0..count).map(|number| gateway.caller(Ask::keyed(&format!("{name}-{number}")))).collect()
+}
+
+async fn told(callers: Vec<JoinHandle<Told>>) -> Vec<Told> {
+    let mut told = Vec::new();
+    for caller in callers {
+        told.push(caller.await.unwrap());
+    }
+    told
+}
+
+/// When each request after the first ones came.
+fn arrivals(gateway: &Gateway, before: usize) -> Vec<Duration> {
+    gateway.upstream.seen().iter().skip(before).map(|seen| seen.at).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_within_a_hint_and_one_call_goes_first_after_it() {
+    let gateway = paused(ONCE, vec![answers(201).after(ms(300)).into()]).await;
+    let told = told(callers(&gateway, 100, "k")).await;
+
+    let at = arrivals(&gateway, 1);
+    assert!(at[0] >= secs(2) && at[0] < ms(2010), "{at:?}");
+    assert!(at[1] >= at[0] + ms(300), "the canary alone: {at:?}");
+    let soon_after = at.iter().filter(|at| **at < ms(2310)).count();
+    assert!(soon_after <= 3, "then two at once: {at:?}");
+    let (made, refused): (Vec<_>, Vec<_>) = told.iter().partition(|told| told.status == 201);
+    assert_eq!((made.len(), refused.len()), (64, 36), "as many as the queue holds");
+    assert!(made.iter().all(|told| told.at < secs(5)));
+    for told in refused {
+        assert_eq!(told.problem(), (429, Some(Code::RateLimited)));
+        assert!(told.at < ms(10) && told.retry_after > Some(ms(1900)) && told.retry_after <= Some(secs(2)));
+        assert_eq!(told.marks.attempts, 0);
+    }
+    assert!(gateway.kept("k-99").await.is_none(), "the key of one that was refused is free");
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_wait_in_the_order_in_which_they_came() {
+    let gateway = paused(ONCE, Vec::new()).await;
+    let mut waiting = Vec::new();
+    for number in 0..20 {
+        waiting.push(gateway.caller(Ask::keyed(&format!("k-{number}"))));
+        gateway.at(ms(100 + number)).await;
+    }
+    told(waiting).await;
+    let keys: Vec<_> = gateway.upstream.seen().iter().skip(1).map(|seen| seen.key().unwrap().to_owned()).collect();
+    assert_eq!(keys, (0..20).map(|number| format!("k-{number}")).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_credential_is_not_held_back() {
+    let script = vec![throttle("30")];
+    let gateway = Gateway::before(script, ONCE);
+    let ask = |key: &str, token: &str| gateway.ask(Ask::keyed(key).with("authorization", token));
+    assert_eq!(ask("first", "Bearer a").await.status, 429);
+    let other = ask("k", "Bearer b").await;
+    assert_eq!((other.status, other.at < ms(10)), (201, true));
+    let same = ask("l", "Bearer a").await;
+    assert!(same.status == 201 && same.at >= secs(30), "{same:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_cannot_wait_so_long_is_told_at_once_and_a_receipt_is_told_as_ever() {
+    let script = vec![answers(200).into(), throttle("90")];
+    let gateway = Gateway::before(script, ONCE);
+    assert_eq!(gateway.call("paid").await.status, 200);
+    assert_eq!(gateway.call("first").await.status, 429);
+    let long = gateway.call("k").await;
+    assert_eq!((long.problem(), long.retry_after > Some(secs(89))), ((429, Some(Code::RateLimited)), true));
+    assert_eq!(gateway.call("paid").await.says(), (200, "says 200", true));
+
+    let gateway = paused(ONCE, Vec::new()).await;
+    let hurried = gateway.ask(Ask::keyed("k").within(secs(1))).await;
+    assert_eq!(hurried.problem(), (429, Some(Code::RateLimited)));
+    assert!(hurried.at < ms(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_canary_that_is_turned_away_pauses_again() {
+    let gateway = paused(ONCE, vec![throttle("5")]).await;
+    let told = told(callers(&gateway, 10, "k")).await;
+    let at = arrivals(&gateway, 1);
+    assert!(at[0] >= secs(2) && at[0] < ms(2010) && at[1] >= secs(7), "{at:?}");
+    assert_eq!(told.iter().filter(|told| told.status == 201).count(), 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_throttles_without_a_hint_are_one() {
+    let gateway = Gateway::before((0..3).map(|_| answers(429).into()).collect(), ONCE);
+    for number in 0..3 {
+        assert_eq!(gateway.call(&format!("t-{number}")).await.status, 429);
+    }
+    assert!(gateway.elapsed() < ms(10));
+    let told = gateway.call("k").await;
+    assert!(told.status == 201 && told.at >= secs(1) && told.at < ms(1020), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_waits_for_a_pause_that_another_call_met() {
+    let script = vec![answers(503).into(), throttle("20"), answers(201).into()];
+    let gateway = Gateway::before(script, Setup::HARMLESS);
+    let retrying = gateway.caller(Ask::keyed("k"));
+    gateway.upstream.has_seen(1).await;
+    let other = gateway.ask(Ask::keyed("l").within(secs(10))).await;
+    assert_eq!(other.status, 429);
+    let told = retrying.await.unwrap();
+    assert!(told.status == 201 && told.at >= secs(20) && told.at < ms(20_050), "{told:?}");
+    assert_eq!(gateway.states("k").await, [S::Sent, S::Waiting, S::Sent, S::Succeeded]);
+}
+
+/// Looks as often as the worker does.
+fn follow(gateway: &Gateway) -> JoinHandle<()> {
+    let engine = gateway.engine.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(ms(50)).await;
+            engine.look_at_pauses().await.unwrap();
+        }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_shares_a_pause_and_its_canary() {
+    let gateway = paused(ONCE, vec![answers(201).after(ms(400)).into()]).await;
+    let neighbour = gateway.neighbour();
+    let watches = [follow(&gateway), follow(&neighbour)];
+    gateway.at(ms(100)).await;
+    let mut waiting = callers(&gateway, 100, "here");
+    waiting.extend(callers(&neighbour, 100, "there"));
+    let told = told(waiting).await;
+
+    let at = arrivals(&gateway, 1);
+    assert!(at[0] >= secs(2), "nothing within the hint: {at:?}");
+    assert!(at[1] >= at[0] + ms(400), "one canary for both: {at:?}");
+    assert_eq!(told.iter().filter(|told| told.status == 201).count(), 128);
+    watches.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_holds_here_while_the_store_does_not_hear_of_it() {
+    let gateway = Gateway::before(vec![throttle("2")], ONCE);
+    gateway.store.fails(Step::Hold, Fault::Unheard, 3);
+    assert_eq!(gateway.call("first").await.status, 429);
+    assert!(gateway.engine.look_at_pauses().await.is_err());
+    let told = gateway.call("k").await;
+    assert!(told.status == 201 && told.at >= secs(2), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_sets_and_ends_a_pause_for_the_fleet() {
+    let gateway = Gateway::before(Vec::new(), ONCE);
+    let neighbour = gateway.neighbour();
+    let watch = follow(&neighbour);
+    let say = async |seconds, credential: Option<&str>| {
+        let (upstream, credential) = ("payments".to_owned(), credential.map(str::to_owned));
+        let command = PauseCommand { upstream, credential, wait: secs(seconds) };
+        let store: &dyn Store = &*gateway.store;
+        gateway.engine.shared().gates.command(store, &command).await
+    };
+    say(600, None).await.unwrap();
+    gateway.at(ms(100)).await;
+    assert_eq!(neighbour.call("k").await.problem(), (429, Some(Code::RateLimited)));
+    let shown = neighbour.engine.shared().gates.pauses();
+    assert_eq!((shown.len(), shown[0].pause.credential.as_str(), shown[0].pause.phase), (1, "*", "paused"));
+    say(0, None).await.unwrap();
+    gateway.at(ms(200)).await;
+    assert_eq!((gateway.call("l").await.status, neighbour.call("m").await.status), (201, 201));
+    assert!(gateway.elapsed() < secs(1));
+    assert!(say(5, Some("no digest")).await.is_err());
+    watch.abort();
+}

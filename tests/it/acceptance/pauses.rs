@@ -1,0 +1,105 @@
+//! An upstream that asks for less: at one gateway, at all of a fleet, and in an operator's hands.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::client::{Answer, Pending};
+use crate::support::eventually;
+use crate::support::gateway::{Gateway, Settings};
+use crate::support::ground::Ground;
+use crate::support::upstream::{Reply, ScriptedUpstream, Step};
+
+on! { [redis]
+    a_fleet_sends_nothing_within_a_stated_wait
+}
+
+on! { [memory]
+    an_operator_sees_sets_and_ends_a_pause
+    a_breaker_shuts_a_service_out_and_says_so
+}
+
+fn once(upstream: &ScriptedUpstream) -> Settings {
+    Settings::of(upstream).with_key().route("retry.max_attempts = 1")
+}
+
+/// What the operators' API says to a PUT.
+fn put(gateway: &Gateway, query: &str) -> Answer {
+    gateway.admin_call("PUT", &format!("/v1/pauses?{query}")).send()
+}
+
+#[track_caller]
+fn list(answer: Answer) -> Value {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()
+}
+
+fn wait_for_pause(gateway: &Gateway) {
+    eventually("a pause", || {
+        let list = gateway.admin("/v1/pauses");
+        list["pauses"].as_array().filter(|pauses| !pauses.is_empty()).map(|_| ())
+    });
+}
+
+/// Two hundred callers of two gateways, after one of them was told to come back in three seconds.
+fn a_fleet_sends_nothing_within_a_stated_wait(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::Reply(Reply::new(429).line("Retry-After: 3")));
+    upstream.then(Step::After(Duration::from_millis(500), Reply::charge(1)));
+    let fleet = [once(&upstream).start(&ground), once(&upstream).start(&ground)];
+    fleet[0].charge("first").send().expect(429);
+    let told = Instant::now();
+    fleet.iter().for_each(wait_for_pause);
+
+    let asked = (0..200).map(|number| fleet[number % 2].charge(&format!("k-{number}")).begin());
+    let answers: Vec<Answer> = asked.collect::<Vec<Pending>>().into_iter().map(Pending::answer).collect();
+    let seen: Vec<Duration> = upstream.seen().iter().skip(1).map(|seen| seen.at.duration_since(told)).collect();
+    assert!(seen[0] > Duration::from_millis(2900), "within the wait: {seen:?}");
+    assert!(seen[1] > seen[0] + Duration::from_millis(450), "one canary, and then the others: {seen:?}");
+    let made = answers.iter().filter(|answer| answer.status == 201).count();
+    assert_eq!((made, seen.len()), (128, 128), "as many as the queues of both hold");
+    let refused = answers.into_iter().filter(|answer| answer.status != 201);
+    for answer in refused.map(|answer| answer.expect_problem(429, "rate-limited")) {
+        assert!((1..=3).contains(&answer.retry_after().unwrap()) && answer.header("Oncegate-Attempts") == Some("0"));
+    }
+}
+
+fn an_operator_sees_sets_and_ends_a_pause(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = once(&upstream).start(&ground);
+    assert_eq!(gateway.admin("/v1/pauses"), json!({ "pauses": [] }));
+
+    let set = list(put(&gateway, "upstream=payments&seconds=600"));
+    assert_eq!((&set["pauses"][0]["upstream"], &set["pauses"][0]["credential"]), (&json!("payments"), &json!("*")));
+    gateway.charge("k-1").send().expect_problem(429, "rate-limited");
+    gateway.call("GET", "/charges").send().expect_problem(429, "rate-limited");
+    let status = gateway.admin("/v1/status");
+    assert_eq!(status["upstreams"]["payments"]["pauses"][0]["phase"], json!("paused"));
+
+    assert_eq!(list(put(&gateway, "upstream=payments&seconds=0")), json!({ "pauses": [] }));
+    gateway.charge("k-1").send().expect(201);
+    for wrong in ["", "upstream=payments", "upstream=payments&seconds=3601", "upstream=payments&seconds=1&until=2"] {
+        put(&gateway, wrong).expect_problem(400, "invalid-request");
+    }
+    put(&gateway, "upstream=others&seconds=1").expect_problem(404, "not-found");
+    put(&gateway, "upstream=payments&seconds=1&credential=me").expect_problem(400, "invalid-request");
+    let page = gateway.admin_call("PUT", "/v1/pauses?upstream=payments&seconds=9").header("Origin", "http://localhost");
+    page.send().expect_problem(400, "invalid-request");
+    gateway.admin_call("POST", "/v1/pauses").send().expect_problem(405, "method-not-allowed");
+    assert_eq!(gateway.admin("/v1/pauses"), json!({ "pauses": [] }));
+}
+
+fn a_breaker_shuts_a_service_out_and_says_so(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    (0..2).for_each(|_| upstream.then(Step::Reply(Reply::new(502))));
+    let gateway = once(&upstream).route("breaker = { consecutive_failures = 2, open_for = '60s' }").start(&ground);
+    gateway.charge("k-1").send().expect(502);
+    gateway.call("GET", "/charges").send().expect(502);
+    let answer = gateway.charge("k-2").send().expect_problem(503, "breaker-open");
+    assert!((1..=72).contains(&answer.retry_after().unwrap()));
+    assert_eq!((answer.header("Oncegate-Execution"), answer.header("x-should-retry")), (Some("not-executed"), None));
+    gateway.call("GET", "/charges").send().expect_problem(503, "breaker-open");
+    assert_eq!(upstream.seen().len(), 2);
+    let shown: Value = gateway.admin("/v1/status")["upstreams"]["payments"]["breakers"][0].clone();
+    assert_eq!((&shown["state"], &shown["openings"], &shown["refused"]), (&json!("open"), &json!(1), &json!(2)));
+}
