@@ -142,7 +142,7 @@ impl<'a> Run<'a> {
             let (attempted, decision) = self.weigh(attempted).await;
             match decision {
                 Decision::Retry { wait, ended, parked: true, .. } => {
-                    attempted.discard().await;
+                    drop(attempted.put_aside().await);
                     return Box::pin(self.park(wait, ended)).await;
                 }
                 Decision::Retry { wait, ended, new_connection, run, parked: false } => {
