@@ -141,7 +141,8 @@ impl Connection {
     ) -> Result<(T, Done), StoreError> {
         let mut trail = Trail::default();
         let mut outstanding = None;
-        let asking = self.ask_on(request, read, &mut trail, &mut outstanding);
+        let is_long = deadline > self.deadline();
+        let asking = self.ask_on(request, is_long.then_some(deadline), read, &mut trail, &mut outstanding);
         if let Ok(answer) = timeout_at(deadline, asking).await {
             return match answer {
                 Ok(answer) => Ok(answer),
@@ -164,6 +165,7 @@ impl Connection {
     async fn ask_on<T>(
         &self,
         request: &Request,
+        busy_until: Option<Instant>,
         read: impl Fn(Value) -> Result<T, Failure>,
         trail: &mut Trail,
         outstanding: &mut Option<Outstanding>,
@@ -176,6 +178,7 @@ impl Connection {
                 None => self.topology.line(request).await?,
             };
             *outstanding = Some(Outstanding::over(&node, &line));
+            busy_until.iter().for_each(|end| line.is_busy_until(*end));
             // The life of the server as it was known before the step.
             let place = line.place();
             let answer = line.send(request, with_source, asking).await;

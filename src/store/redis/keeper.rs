@@ -166,7 +166,7 @@ impl Dialer {
         let mut wired = self.terms.wiring.connect(&host).await?;
         fitness::examine(&mut wired.connection, &self.clock).await.map_err(|error| self.judge(error))?;
         let (connection, number) = (wired.connection.clone(), self.dialed);
-        let line = Line { connection, number, host: Arc::new(host), answers: Arc::default(), life: Arc::default() };
+        let line = Line::new(connection, number, host);
         if self.terms.replicas.is_some() {
             self.learn_life(&line).await?;
         }
@@ -195,6 +195,7 @@ impl Dialer {
             match timeout(self.terms.timeout, self.look_again(line)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return self.judge(error),
+                Err(_) if line.is_busy() => {}
                 Err(elapsed) => return OpenError::Unreachable(elapsed.into()),
             }
         }

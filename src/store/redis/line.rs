@@ -8,6 +8,7 @@ use redis::{Cmd, Pipeline, RedisResult, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::clock::millis;
 use crate::redis_url::Host;
 use crate::store::StoreError;
 use crate::store::redis::failure::{Failure, words_of};
@@ -35,9 +36,33 @@ pub(super) struct Line {
     pub(super) answers: Arc<AtomicU64>,
     /// What the server said last of its life as a master, if replicas are waited for.
     pub(super) life: Arc<AtomicU64>,
+    /// Until when something long may be on its way, in milliseconds since `opened`.
+    busy_until: Arc<AtomicU64>,
+    /// Answers before it was sent.
+    busy_after: Arc<AtomicU64>,
+    opened: Instant,
 }
 
 impl Line {
+    pub(super) fn new(connection: MultiplexedConnection, number: u64, host: Host) -> Self {
+        let (answers, life, busy_until, opened) = (Arc::default(), Arc::default(), Arc::default(), Instant::now());
+        let busy_after = Arc::new(AtomicU64::new(u64::MAX));
+        Self { connection, number, host: Arc::new(host), answers, life, busy_until, busy_after, opened }
+    }
+
+    /// Something long goes over it until then, at the latest: what is asked behind it has to wait, and silence says
+    /// nothing. Whoever sends more before an answer came puts that no further off, for the line may be dead.
+    pub(super) fn is_busy_until(&self, end: Instant) {
+        let answers = self.answers.load(Ordering::Relaxed);
+        if self.busy_after.swap(answers, Ordering::Relaxed) != answers {
+            self.busy_until.fetch_max(millis(end.saturating_duration_since(self.opened)), Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        millis(self.opened.elapsed()) < self.busy_until.load(Ordering::Relaxed)
+    }
+
     /// Where a step is done that is sent from now on.
     pub(super) fn place(&self) -> Place {
         Place { host: Arc::clone(&self.host), life: self.life.load(Ordering::Relaxed) }

@@ -224,6 +224,12 @@ impl RedisStore {
         crash_point::midway(Point::StoreAsked, asking).await.inspect(|_| crash_point::reached(Point::StoreDone))
     }
 
+    /// When a write that begins now has to be over. Each try sends all of a receipt, and nobody else knows it.
+    fn deadline_of(&self, change: &Change) -> Instant {
+        let length = change.receipt.as_ref().map_or(0, |receipt| receipt.body.len() as u64);
+        self.connection.deadline() + Duration::from_secs(length >> 20)
+    }
+
     fn write_call(&self, change: &Change, last: Option<Timestamp>) -> Result<Call, StoreError> {
         let operation = &change.operation;
         let record = record::encode(operation)?;
@@ -386,7 +392,7 @@ impl Store for RedisStore {
     }
 
     async fn write(&self, change: &Change) -> Result<Written, StoreError> {
-        let deadline = self.connection.deadline();
+        let deadline = self.deadline_of(change);
         let mut told = None;
         let (written, done) = loop {
             match self.write_once(change, told, deadline).await? {

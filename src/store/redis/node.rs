@@ -151,7 +151,10 @@ impl Outstanding {
     /// Gives the line up if it has brought no answer at all since; says whether it did.
     pub(super) fn replace_if_silent(&self) -> bool {
         let silent = match &*self.node.state.borrow() {
-            State::Up(line) => line.number == self.line && line.answers.load(Ordering::Relaxed) == self.answers,
+            State::Up(line) => {
+                let has_answered = line.answers.load(Ordering::Relaxed) != self.answers;
+                line.number == self.line && !has_answered && !line.is_busy()
+            }
             State::Down { .. } => false,
         };
         if silent {

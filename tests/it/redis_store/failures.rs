@@ -52,6 +52,50 @@ async fn a_note_with_a_lost_answer_still_says_what_was_there() {
     assert_eq!(store.remember("rules", "newer", None).await.unwrap().as_deref(), Some("new"));
 }
 
+/// It takes a second and more, and what is asked meanwhile waits behind it.
+#[tokio::test]
+async fn a_long_receipt_has_the_time_that_it_takes() {
+    let server = RedisServer::start();
+    let proxy = ToxicProxy::to(server.address());
+    let store = open(&proxy.url(), Duration::from_millis(500)).await;
+    let running = put_sent(&store, claim(&store, "long")).await;
+    let change = settled(&store, &running, receipt(vec![b'x'; 4 << 20]), KEPT_LONG);
+    proxy.turn(Toxic::Latency(Duration::from_millis(20)));
+    let begin = Instant::now();
+    let (written, read) = tokio::join!(biased; store.write(&change), store.read(running.id));
+    assert_eq!(written.unwrap(), Written::Applied);
+    assert!(begin.elapsed() > Duration::from_secs(1), "{:?}", begin.elapsed());
+    assert!(read.is_err_and(|error| matches!(error, StoreError::Timeout)));
+    proxy.heal();
+    assert_eq!(store.read(running.id).await.unwrap().unwrap().operation, change.operation);
+}
+
+/// Those that go on asking over it must not keep it.
+#[tokio::test]
+async fn a_dead_connection_is_given_up_while_long_receipts_wait() {
+    let server = RedisServer::start();
+    let proxy = ToxicProxy::to(server.address());
+    let store = open(&proxy.url(), Duration::from_millis(300)).await;
+    let mut changes = Vec::new();
+    for key in ["first", "second"] {
+        let running = put_sent(&store, claim(&store, key)).await;
+        changes.push(settled(&store, &running, receipt(vec![b'x'; 2 << 20]), KEPT_LONG));
+    }
+    proxy.turn(Toxic::Blackhole);
+    let write = async |change, wait| {
+        tokio::time::sleep(wait).await;
+        while store.write(change).await.is_err() {}
+    };
+    let heal = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        proxy.heal();
+    };
+    let both = async {
+        tokio::join!(write(&changes[0], Duration::ZERO), write(&changes[1], Duration::from_secs(1)), heal);
+    };
+    tokio::time::timeout(PATIENT, both).await.expect("another connection");
+}
+
 #[tokio::test]
 async fn a_no_is_a_no_at_once() {
     let server = RedisServer::start();
