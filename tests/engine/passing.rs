@@ -4,15 +4,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, Response};
 use http_body::{Body, Frame, SizeHint};
+use oncegate::engine::Engine;
 use oncegate::engine::answer::{Answer, Content};
 use oncegate::engine::pass::Passage;
-use oncegate::upstream::SendBody;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use oncegate::upstream::{ConnectError, Connector, Endpoint, SendBody, Wire};
+use tokio::io::{DuplexStream, duplex};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep};
 
+use crate::rig::gateway::engine_before;
 use crate::rig::{Act, Gateway, Setup, ms, secs};
 
 /// What its client says of the length, and the pieces as they come.
@@ -33,9 +37,9 @@ impl Body for Upload {
     }
 }
 
-fn passage(gateway: &Gateway, body: SendBody) -> Passage {
+fn passage(engine: &Engine, body: SendBody) -> Passage {
     Passage {
-        route: Arc::clone(gateway.route()),
+        route: Arc::clone(&engine.shared().config.routes.0[0]),
         method: Method::PUT,
         target: "/v1/files/1".to_owned(),
         headers: HeaderMap::new(),
@@ -61,7 +65,7 @@ async fn an_upload_that_is_sent_again_is_whole() {
     for seed in 0..10 {
         let gateway = Gateway::seeded(seed, vec![Act::Hurries], Setup::HARMLESS);
         let (client, pieces) = unbounded_channel();
-        let passage = passage(&gateway, SendBody::streaming(Upload(10, pieces)));
+        let passage = passage(&gateway.engine, SendBody::streaming(Upload(10, pieces)));
         let engine = Arc::clone(&gateway.engine);
         let call = tokio::spawn(async move { engine.unguarded(passage).await });
         gateway.upstream.has_seen(1).await;
@@ -72,4 +76,55 @@ async fn an_upload_that_is_sent_again_is_whole() {
         let seen = gateway.upstream.seen();
         assert_eq!((seen.len(), &seen[1].body[..]), (2, &b"all of it!"[..]), "seed {seed}");
     }
+}
+
+/// Speaks HTTP/2. Answers 503 by the head of its first request, and does not come to the end of that answer; of the
+/// others it tells the bodies.
+struct Hurried(UnboundedSender<Vec<u8>>);
+
+#[async_trait]
+impl Connector for Hurried {
+    async fn connect(&self, _endpoint: &Endpoint) -> Result<Wire, ConnectError> {
+        let (ours, theirs) = duplex(1 << 16);
+        tokio::spawn(hurry(theirs, self.0.clone()));
+        Ok(Wire::new(ours))
+    }
+}
+
+async fn hurry(stream: DuplexStream, told: UnboundedSender<Vec<u8>>) {
+    let mut connection = h2::server::handshake(stream).await.unwrap();
+    let mut first = None;
+    while let Some(Ok((request, mut respond))) = connection.accept().await {
+        let head = |status| Response::builder().status(status).body(()).unwrap();
+        if first.is_none() {
+            first = Some((respond.send_response(head(503), false).unwrap(), request));
+            told.send(Vec::new()).unwrap();
+            continue;
+        }
+        let told = told.clone();
+        tokio::spawn(async move {
+            let (mut body, mut read) = (request.into_body(), Vec::new());
+            while let Some(Ok(piece)) = body.data().await {
+                read.extend_from_slice(&piece);
+            }
+            told.send(read).unwrap();
+            respond.send_response(head(201), true).unwrap();
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_that_is_sent_again_over_http2_is_whole() {
+    let (tell, mut told) = unbounded_channel();
+    let engine = engine_before(Hurried(tell), Setup { upstream: "protocol = \"h2\"", ..Setup::HARMLESS });
+    let (client, pieces) = unbounded_channel();
+    let passage = passage(&engine, SendBody::streaming(Upload(10, pieces)));
+    let call = tokio::spawn(async move { engine.unguarded(passage).await });
+    assert!(told.recv().await.unwrap().is_empty());
+    sleep(ms(20)).await;
+    client.send(Bytes::from_static(b"all of it!")).unwrap();
+    drop(client);
+
+    assert_eq!(told.recv().await.unwrap(), b"all of it!");
+    assert_eq!(status(&call.await.unwrap()), 201);
 }

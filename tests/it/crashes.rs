@@ -80,8 +80,8 @@ fn an_owner_that_hears_after_its_lease_that_it_may_send_sends_nothing() {
     let asked = thread::spawn(move || caller::charge(at, &Repeat::Unsafe.key("late"), PATIENCE));
     eventually("the end of the lease", || other.operations("?state=unknown").pop());
     proxy.heal();
-    asked.join().unwrap().unwrap().expect_problem(409, "outcome-unknown");
-    assert_eq!((oracle.account(&key).sends, other.operations("?state=unknown").len()), (0, 1));
+    asked.join().unwrap().unwrap().expect_problem(502, "upstream-failed");
+    assert_eq!((oracle.account(&key).sends, other.operations("?state=unknown").len()), (0, 0), "its owner says so");
 }
 
 #[test]

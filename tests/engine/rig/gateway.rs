@@ -15,10 +15,9 @@ use oncegate::engine::problem::Code;
 use oncegate::engine::{Engine, Lane, Shared};
 use oncegate::entropy::Entropy;
 use oncegate::operation::{OperationId, Scope, StateName};
-use oncegate::protocol::Protocol;
 use oncegate::store::Store;
 use oncegate::store::memory::MemoryStore;
-use oncegate::upstream::{Client, Endpoint, MAX_IDLE, POOL_IDLE, Settings};
+use oncegate::upstream::{Client, Connector, Endpoint, MAX_IDLE, POOL_IDLE, Settings};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -77,7 +76,7 @@ impl Gateway {
         let store = Arc::new(FrailStore::over(Arc::clone(&world.memory)));
         let entropy = Entropy::seeded(world.seeds.fetch_add(1, Ordering::Relaxed));
         let shared = Arc::new(Shared::new(Arc::clone(&world.config), entropy));
-        let lanes = lanes(&shared, &upstream);
+        let lanes = lanes(&shared, &Arc::new(upstream.clone()));
         Self { engine: Engine::new(shared, Arc::<FrailStore>::clone(&store), lanes), store, upstream, world }
     }
 
@@ -197,17 +196,24 @@ pub fn id(key: &str) -> OperationId {
     OperationId::of(Scope::none().digest(), "payments", key, None)
 }
 
-fn lanes(shared: &Shared, upstream: &Upstream) -> HashMap<String, Lane> {
+/// A gateway by itself, before an upstream that plays no acts.
+pub fn engine_before(upstream: impl Connector + 'static, setup: Setup) -> Arc<Engine> {
+    let shared = Arc::new(Shared::new(setup.config(), Entropy::seeded(1)));
+    let lanes = lanes(&shared, &Arc::new(upstream));
+    Engine::new(shared, Arc::new(MemoryStore::new(Clock::starting_at(BEGIN))), lanes)
+}
+
+fn lanes<C: Connector + 'static>(shared: &Shared, upstream: &Arc<C>) -> HashMap<String, Lane> {
     let lane = |route: &Arc<Route>| {
         let settings = Settings {
             connect_timeout: route.upstream.connect_timeout,
             idle_timeout: route.upstream.idle_timeout,
             pool_idle: POOL_IDLE,
             max_idle: MAX_IDLE,
-            protocol: Protocol::Auto,
+            protocol: route.upstream.protocol,
         };
         let endpoint = Endpoint { tls: false, host: "payments.internal".to_owned(), port: 80 };
-        let client = Client::new(Arc::new(upstream.clone()), endpoint, settings);
+        let client = Client::new(Arc::<C>::clone(upstream), endpoint, settings);
         let (counters, gate) = (shared.status.route(&route.name), shared.gates.of(route));
         (route.name.clone(), Lane { client, counters, gate })
     };
