@@ -5,6 +5,8 @@
 //! leaves out is added: the time that the machine was suspended. What the system knows of time beyond the life of a
 //! process is how long it has been up.
 
+pub mod moment;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

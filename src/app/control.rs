@@ -24,7 +24,7 @@ use crate::server::health::{Health, Readiness, store_health};
 use crate::server::listener::{Limits, Listener, Peer};
 use crate::server::request_body::RequestBody;
 use crate::store::Store;
-use crate::worker::{advice, certificates, pauses, rules, space, sweep};
+use crate::worker::{advice, alerts, certificates, pauses, rules, space, sweep};
 
 /// Connections of operators and probes: they never wait behind agents.
 const PLACES: usize = 256;
@@ -56,12 +56,7 @@ impl Control {
     pub(super) fn start(common: &Arc<Common>, engine: &Arc<Engine>) -> Result<Self, AppError> {
         let (stop, readiness, mut tasks) = (CancellationToken::new(), Arc::new(Readiness::default()), JoinSet::new());
         let health = Health::new(Arc::clone(&readiness), Arc::clone(engine.store()));
-        let admin = AdminState {
-            store: Arc::clone(engine.store()),
-            store_kind: common.shared.config.store.url.kind(),
-            status: Arc::clone(&common.shared.status),
-            gates: Arc::clone(&common.shared.gates),
-        };
+        let admin = AdminState { engine: Arc::clone(engine), store_kind: common.shared.config.store.url.kind() };
         let server = &common.shared.config.server;
         let limits = Limits::from(server);
         let probers = Limits { header_timeout: limits.header_timeout.min(PROBE_PATIENCE), ..limits };
@@ -79,6 +74,9 @@ impl Control {
         }
         if matches!(common.shared.config.store.url, StoreUrl::Redis(_)) {
             tasks.spawn(pauses::follow(Arc::clone(engine), common.stop.clone()));
+        }
+        if let Some(rules) = &common.shared.config.alerts {
+            tasks.spawn(alerts::tell(Arc::clone(engine), rules.clone(), common.stop.clone()));
         }
         tasks.spawn(sweep::sweep(Arc::clone(engine), common.stop.clone()));
         tasks.spawn(space::watch(Arc::clone(engine), common.stop.clone()));

@@ -69,6 +69,7 @@ impl Config {
             writeln!(text, "at rest  {at_rest}")?;
         }
         writeln!(text, "callers  {}", self.callers)?;
+        self.alerts.as_ref().map_or(Ok(()), |alerts| writeln!(text, "alerts   {alerts}"))?;
         for (route, explained) in self.routes.0.iter().zip(&self.explained) {
             write_route(text, route, explained)?;
         }

@@ -8,7 +8,7 @@ use super::reader::{Reader, Section};
 use super::resolve::{self, Sources};
 use super::text::Environment;
 use super::tree::{self, Node, Place, Table, Value};
-use super::{Config, overrides, schema, services};
+use super::{Config, alerts, overrides, schema, services};
 
 /// The arguments of `oncegate --upstream URL`, as they were typed; each may come from `ONCEGATE__...` instead.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +92,8 @@ fn read(reader: &mut Reader<'_>, tree: &Table) -> Config {
         services: &services,
     };
     let (routes, explained) = resolve::routes(reader, root, &sources);
-    Config { server, store, routes, explained, log: services::log(reader, root), callers }
+    let (alerts, log) = (alerts::read(reader, root), services::log(reader, root));
+    Config { server, store, routes, alerts, explained, log, callers }
 }
 
 /// An argument wins over its variable, as arguments do.

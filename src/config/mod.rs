@@ -3,6 +3,7 @@
 //! Reading (a strict mirror of the file, with spans) and resolving (defaults, policies, cross checks) happen here; what
 //! leaves this module needs no further check. The names are those of the file.
 
+mod alerts;
 mod certificates;
 mod check;
 mod describe;
@@ -49,6 +50,7 @@ use crate::protocol::Protocol;
 use crate::redis_url::RedisUrl;
 use crate::sealing_key::SealingKey;
 
+pub use self::alerts::{AlertFormat, Alerts, GroupBy, Receiver};
 pub use self::certificates::ClientTls;
 pub use self::error::{ConfigError, ConfigErrors, Problem};
 pub use self::identity::ON_CHANGED_PAYLOAD;
@@ -72,6 +74,8 @@ pub struct Config {
     pub store: StoreSettings,
     pub callers: Callers,
     pub routes: RouteTable,
+    /// Who is told of operations that need a person, if anybody is.
+    pub alerts: Option<Alerts>,
     pub log: Log,
     /// Where the values of each route come from, in the order of the routes.
     explained: Vec<explain::RouteExplained>,

@@ -10,8 +10,8 @@ pub(super) struct Schema {
 
 pub(super) const ROOT: Schema = Schema {
     name: "the file itself",
-    keys: &["server", "store", "callers", "upstreams", "defaults", "policies", "routes", "log"],
-    later: &["operators", "alerts", "trace"],
+    keys: &["server", "store", "callers", "upstreams", "defaults", "policies", "routes", "alerts", "log"],
+    later: &["operators", "trace"],
 };
 
 pub(super) const SERVER: Schema = Schema {
@@ -179,10 +179,26 @@ pub(super) const BREAKER: Schema = Schema {
     later: &[],
 };
 
+pub(super) const ALERTS: Schema = Schema {
+    name: "[alerts]",
+    keys: &[
+        "url",
+        "secret",
+        "format",
+        "group_by",
+        "group_wait",
+        "repeat_interval",
+        "ca_file",
+        "client_cert",
+        "client_key",
+    ],
+    later: &[],
+};
+
 pub(super) const LOG: Schema = Schema { name: "[log]", keys: &["level", "format"], later: &[] };
 
 /// Every table, the most usual home of a key first.
-pub(super) const ALL: [&Schema; 16] = [
+pub(super) const ALL: [&Schema; 17] = [
     &SERVER,
     &SERVER_TLS,
     &STORE,
@@ -197,6 +213,7 @@ pub(super) const ALL: [&Schema; 16] = [
     &ROUTE,
     &CALLERS,
     &TOKEN,
+    &ALERTS,
     &LOG,
     &ROOT,
 ];

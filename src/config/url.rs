@@ -57,6 +57,18 @@ pub(super) fn upstream(text: &str) -> Result<Address, Accepts> {
     })
 }
 
+/// Where alerts are posted, with path and query.
+pub(super) fn receiver(text: &str) -> Result<(Address, String), Accepts> {
+    let accepts =
+        || Accepts::from("a URL such as \"https://hooks.internal/oncegate\", without user, password and fragment");
+    let address = upstream(text.split('?').next().unwrap_or_default()).map_err(|_| accepts())?;
+    let uri: Uri = text.parse().map_err(|_| accepts())?;
+    match uri.path_and_query() {
+        Some(target) if !text.contains('#') => Ok((address, target.as_str().to_owned())),
+        Some(_) | None => Err(accepts()),
+    }
+}
+
 /// `memory:`, `file:PATH`, or one of a Redis.
 pub(super) fn store(text: &str) -> Result<StoreUrl, Accepts> {
     let accepts = || Accepts::from("\"memory:\", \"file:PATH\" or \"redis://HOST:PORT\"");

@@ -7,7 +7,7 @@ use super::rules::{
     ClientKey, Compare, Effect, Forward, InFlight, KeyFormat, KeyMode, OnChangedPayload, OnLargeBody, OnStoreDown,
 };
 use super::units::Accepts;
-use super::{Durability, LogFormat};
+use super::{AlertFormat, Durability, GroupBy, LogFormat};
 
 /// A value that the file names by one of a few words.
 pub(super) trait Word: Copy + 'static {
@@ -58,6 +58,8 @@ words!(KeyFormat { Hex = "hex", Base64Url = "base64url", Uuid = "uuid" });
 words!(Compare { Auto = "auto", Json = "json", Form = "form", Multipart = "multipart", Bytes = "bytes" });
 words!(Durability { Fsync = "fsync", Os = "os", Single = "single", Replicas = "replicas" });
 words!(Protocol { Auto = "auto", Http1 = "http1", Http2 = "h2" });
+words!(AlertFormat { Json = "json", Slack = "slack", Log = "log" });
+words!(GroupBy { Upstream = "upstream", Route = "route", Reason = "reason", State = "state" });
 words!(LogFormat { Auto = "auto", Pretty = "pretty", Json = "json" });
 
 impl Word for OnChangedPayload {

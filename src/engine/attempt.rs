@@ -364,7 +364,8 @@ impl Attempted {
 
     /// What there is to tell of it where it is the last one.
     pub(super) fn told(self) -> Told {
-        Told { answer: self.answer, failure: self.failure, outcome: self.outcome, stop: None }
+        let comes_back = self.answer.is_some() && self.advice.hint.is_some();
+        Told { answer: self.answer, comes_back, failure: self.failure, outcome: self.outcome, stop: None }
     }
 }
 

@@ -20,7 +20,8 @@ use crate::engine::refusal;
 use crate::engine::run::Dispatch;
 use crate::engine::settle::{FIRST_PAUSE, LONGEST_PAUSE, LastWord, Word};
 use crate::operation::admission::{Admission, ResendRule};
-use crate::operation::transition::{Change, Ended, Opening, Ownership, RequestChange, claim};
+use crate::operation::dead_letter::Next;
+use crate::operation::transition::{Change, Ended, Opening, Ownership, RequestChange, Retention, claim};
 use crate::operation::{Cause, Fence, OperationId, StoredRequest, WriteId};
 use crate::store::{Claimed, StoreError};
 
@@ -34,6 +35,12 @@ impl FirstCaller {
     /// A run that nobody waits for.
     pub fn nobody() -> Self {
         Self(None)
+    }
+
+    /// Who sees to a call that did not run: somebody who was told when to come back has to be there to hear it.
+    pub fn next(&self, told_to_come_back: bool) -> Next {
+        let listens = self.0.as_ref().is_some_and(|sender| !sender.is_closed());
+        if told_to_come_back && listens { Next::Client } else { Next::Person }
     }
 
     /// Hands the answer over, if he has none yet. A caller who has hung up takes nothing from the call.
@@ -140,7 +147,7 @@ impl Engine {
                     }
                 },
                 Err(error) => {
-                    self.withdraw(&named, change, &error);
+                    self.withdraw((named.retention(), Next::Client), change, &error);
                     self.note_store_failure(&named, &error);
                     Err(Box::new(refusal::store_unavailable(&named, &error)))
                 }
@@ -224,7 +231,7 @@ impl Engine {
     /// A claim whose fate is unknown must not leave a record that somebody would send later: nothing was sent, and
     /// that is what its owner says as soon as the store hears him. The claim itself may still be on its way, so a store
     /// that has not seen it is asked again for the length of a lease.
-    pub(super) fn withdraw(self: &Arc<Self>, named: &NamedCall, change: Change, error: &StoreError) {
+    pub(super) fn withdraw(self: &Arc<Self>, (keep, next): (Retention, Next), change: Change, error: &StoreError) {
         if !matches!(error, StoreError::Timeout | StoreError::Connection(_) | StoreError::Unreplicated(_)) {
             return;
         }
@@ -234,7 +241,7 @@ impl Engine {
         let owner = self.owner(change.operation, Instant::now());
         let ended = Ended { cause: Cause::Store, may_have_run: false };
         let write = WriteId(self.shared.entropy.bytes());
-        let word = LastWord { word: Word::End(ended), keep: named.retention(), write };
+        let word = LastWord { word: Word::End(ended, next), keep, write };
         let taking_back = take_back(owner, change.expected, word);
         self.shared.tasks.spawn(async move {
             taking_back.await;

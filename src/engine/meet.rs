@@ -15,6 +15,7 @@ use crate::engine::flight::{Pilot, Wait};
 use crate::engine::owner::Owner;
 use crate::engine::refusal;
 use crate::operation::admission::{Admission, ResendRule};
+use crate::operation::dead_letter::Next;
 use crate::operation::transition::{Opening, RequestChange};
 use crate::operation::{Operation, OperationId, State, StateName, StoredRequest};
 use crate::store::{Found, StoreError, Written};
@@ -128,7 +129,7 @@ impl Engine {
             Ok(Written::Refused(other)) => Ok(Met::Changed(other)),
             Ok(Written::Gone) => Ok(Met::Gone),
             Err(error) => {
-                self.withdraw(named, change, &error);
+                self.withdraw((named.retention(), Next::Client), change, &error);
                 Err(error)
             }
         }
@@ -144,7 +145,7 @@ impl Engine {
         Ok(match self.store.write(&change).await? {
             Written::Applied => {
                 crash_point::reached(Point::AfterLapse);
-                self.count_lapsed(&change.operation);
+                self.count_lapse(&change.operation);
                 Met::Changed(Box::new(Found::new(change.operation, None)))
             }
             Written::Refused(other) => Met::Changed(other),

@@ -22,6 +22,7 @@ pub mod owner;
 pub mod pass;
 pub mod problem;
 pub mod recover;
+pub mod redrive;
 pub mod refusal;
 pub mod report;
 pub mod run;

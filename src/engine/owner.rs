@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::crash_point::{self, Point};
 use crate::engine::status::RouteStatus;
 use crate::entropy::Entropy;
+use crate::operation::dead_letter::{Letter, Next};
 use crate::operation::transition::{Change, Ended, IllegalTransition, LateAnswer, Retention, Step};
 use crate::operation::{EventKind, Operation, WriteId};
 use crate::store::{Found, Store, StoreError, Written};
@@ -109,9 +110,16 @@ impl Owner {
     ///
     /// # Errors
     /// As [`Owner::write`].
-    pub async fn write_end(&mut self, ended: Ended, keep: Retention, write: WriteId) -> Result<(), WriteError> {
+    pub async fn write_end(
+        &mut self,
+        ended: Ended,
+        next: Next,
+        keep: Retention,
+        write: WriteId,
+    ) -> Result<(), WriteError> {
         let ended = Ended { may_have_run: ended.may_have_run || self.operation.may_have_run, ..ended };
-        let mut written = self.try_write(|operation, step| operation.end(ended, keep, Step { write, ..step })).await;
+        let mut written =
+            self.try_write(|operation, step| operation.end(ended, next, keep, Step { write, ..step })).await;
         if let Err(WriteError::Fenced(found)) = &written
             && !ended.may_have_run
             && found.operation.is_unknown_of(self.operation.fence.owner)
@@ -153,8 +161,11 @@ impl Owner {
             let change = transition(&self.operation, step)?;
             match self.store.write(&change).await? {
                 Written::Applied => {
-                    if change.event.is_some_and(|event| event.kind == EventKind::LateAnswer) {
+                    if change.event.as_ref().is_some_and(|event| event.kind == EventKind::LateAnswer) {
                         self.counters.late_answers.add();
+                    }
+                    if change.letter() == Letter::Open {
+                        self.counters.dead_letters.add();
                     }
                     self.operation = change.operation;
                     self.held_until = since + self.lease;
@@ -184,7 +195,13 @@ impl Owner {
             let Some(change) = record.tell_late(answer, step) else { return };
             match self.store.write(&change).await {
                 Ok(Written::Refused(found)) => record = found.operation,
-                Ok(Written::Applied | Written::Gone) => return,
+                Ok(Written::Applied) => {
+                    if change.event.is_some_and(|event| event.kind == EventKind::Disputed) {
+                        self.counters.dead_letters.add();
+                    }
+                    return;
+                }
+                Ok(Written::Gone) => return,
                 Err(error) => return tracing::debug!(operation = %record.id, %error, "late answer not told"),
             }
         }

@@ -9,9 +9,11 @@ use tokio::time::Instant;
 use crate::config::Route;
 use crate::crash_point::{self, Point};
 use crate::engine::Engine;
+use crate::engine::buffers::Held;
 use crate::engine::call::{resend_rule, retention};
 use crate::engine::claim::FirstCaller;
 use crate::engine::flight::{Pilot, Seat};
+use crate::engine::owner::Owner;
 use crate::engine::run::Dispatch;
 use crate::operation::admission::{Admission, ResendRule};
 use crate::operation::{Operation, OperationId, StateName, StoredRequest};
@@ -29,6 +31,17 @@ pub enum Look {
     Done,
     /// Its route is not ours; there is nothing to be done for a while.
     Stranger,
+}
+
+/// An owner with all that he needs to go on by himself.
+pub(super) struct Alone {
+    pub pilot: Pilot,
+    pub owner: Owner,
+    pub route: Arc<Route>,
+    pub request: StoredRequest,
+    pub deadline: Instant,
+    /// What its body takes.
+    pub room: Held,
 }
 
 impl Engine {
@@ -112,8 +125,14 @@ impl Engine {
         }
         crash_point::reached(Point::AfterRecovery);
         tracing::info!(operation = %operation.id, route = %route.name, state = %operation.state.name(), "taken over");
+        self.run_alone(Alone { pilot, owner: self.owner(change.operation, since), route, request, deadline, room });
+        Ok(())
+    }
+
+    /// A run without its caller, as a task of its own.
+    pub(super) fn run_alone(self: &Arc<Self>, alone: Alone) {
+        let Alone { pilot, owner, route, request, deadline, room } = alone;
         pilot.running();
-        let owner = self.owner(change.operation, since);
         let engine = Arc::clone(self);
         self.shared.tasks.spawn(async move {
             let credentials = Vec::new();
@@ -122,7 +141,6 @@ impl Engine {
             pilot.land(conclusion);
             drop(room);
         });
-        Ok(())
     }
 
     async fn end_without_owner(&self, operation: &Operation, route: Option<&Route>) -> Result<(), StoreError> {
@@ -134,18 +152,20 @@ impl Engine {
         crash_point::reached(Point::BeforeLapse);
         if self.store.write(&change).await? == Written::Applied {
             crash_point::reached(Point::AfterLapse);
-            self.count_lapsed(&change.operation);
+            self.count_lapse(&change.operation);
             let state = change.operation.state.name();
             tracing::warn!(operation = %operation.id, route = %operation.identity.route, %state, "owner lost");
         }
         Ok(())
     }
 
-    /// An operation has lost its owner for good.
-    pub(super) fn count_lapsed(&self, ended: &Operation) {
+    /// An operation has ended without an owner who counts it.
+    pub(super) fn count_lapse(&self, ended: &Operation) {
         if ended.state.name() == StateName::Unknown {
             self.count_unknown(&ended.identity.route);
         }
+        let lane = self.lanes.get(&ended.identity.route).filter(|_| ended.dead_letter().is_some());
+        lane.iter().for_each(|lane| lane.counters.dead_letters.add());
     }
 
     /// An operation ends `unknown` without a run that counts it.
@@ -154,6 +174,6 @@ impl Engine {
     }
 }
 
-fn method(request: &StoredRequest) -> Method {
+pub(super) fn method(request: &StoredRequest) -> Method {
     Method::from_bytes(request.method.as_bytes()).unwrap_or(Method::POST)
 }

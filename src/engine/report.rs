@@ -18,6 +18,8 @@ use crate::upstream::kept_for_replay;
 /// What a run without a final answer has to tell.
 pub(super) struct Told {
     pub answer: Option<UpstreamAnswer>,
+    /// The answer says when to come back.
+    pub comes_back: bool,
     pub failure: Option<String>,
     pub outcome: Outcome,
     pub stop: Option<Stop>,

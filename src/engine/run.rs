@@ -137,19 +137,19 @@ impl<'a> Run<'a> {
         loop {
             let attempted = match self.attempt().await {
                 Ok(attempted) => attempted,
-                Err(error) => return Box::pin(self.broken_off(error, UNSENT)).await,
+                Err(error) => return Box::pin(self.broken_off(error, UNSENT, caller)).await,
             };
             let (attempted, decision) = self.weigh(attempted).await;
             match decision {
                 Decision::Retry { wait, ended, parked: true, .. } => {
                     drop(attempted.put_aside().await);
-                    return Box::pin(self.park(wait, ended)).await;
+                    return Box::pin(self.park(wait, ended, caller)).await;
                 }
                 Decision::Retry { wait, ended, new_connection, run, parked: false } => {
                     let last = attempted.put_aside().await;
                     (self.new_connection, self.tries) = (new_connection, run);
                     if let Err(error) = self.pause(wait, ended).await {
-                        return Box::pin(self.broken_off(error, ended)).await;
+                        return Box::pin(self.broken_off(error, ended, caller)).await;
                     }
                     if let Err(refused) = self.admit().await {
                         let told = Told { stop: Some(refused.stop(&self.route.retry)), ..last.told() };
@@ -168,7 +168,7 @@ impl<'a> Run<'a> {
     async fn give_up(&mut self, why: &str, stop: Stop, caller: &mut FirstCaller) -> Conclusion {
         let ended = Ended { cause: Cause::OwnerLost, may_have_run: false };
         let outcome = Outcome::NotSent { cause: Cause::OwnerLost, reused_connection: false };
-        let told = Told { answer: None, failure: Some(why.to_owned()), outcome, stop: Some(stop) };
+        let told = Told { answer: None, comes_back: false, failure: Some(why.to_owned()), outcome, stop: Some(stop) };
         self.end_without_receipt(ended, told, caller).await
     }
 
@@ -256,11 +256,11 @@ impl<'a> Run<'a> {
     }
 
     /// Nobody holds a wait that is longer than a run: whoever is there at its end goes on.
-    async fn park(&mut self, wait: Duration, ended: Ended) -> Conclusion {
+    async fn park(&mut self, wait: Duration, ended: Ended, caller: &FirstCaller) -> Conclusion {
         let not_before = self.owner.store().now().after(wait);
         crash_point::reached(Point::BeforeWait);
         if let Err(error) = self.owner.write(|operation, step| operation.park(ended, not_before, step)).await {
-            return self.broken_off(error, ended).await;
+            return self.broken_off(error, ended, caller).await;
         }
         let operation = &self.owner.operation;
         tracing::info!(operation = %operation.id, wait_ms = millis(wait), "parked");

@@ -22,6 +22,7 @@ use crate::engine::refusal;
 use crate::engine::report::Told;
 use crate::engine::run::Run;
 use crate::operation::admission::ResendRule;
+use crate::operation::dead_letter::Next;
 use crate::operation::outcome::Outcome;
 use crate::operation::transition::{Ended, Retention, Step, Verdict};
 use crate::operation::{Cause, Kept, Operation, Receipt, Settled, WriteId};
@@ -53,7 +54,7 @@ pub(super) struct LastWord {
 
 pub(super) enum Word {
     Settle { verdict: Verdict, settled: Settled, receipt: Option<Receipt> },
-    End(Ended),
+    End(Ended, Next),
 }
 
 impl LastWord {
@@ -66,7 +67,7 @@ impl LastWord {
                 };
                 owner.write_answer(settled.status, settle).await
             }
-            Word::End(ended) => owner.write_end(*ended, self.keep, self.write).await,
+            Word::End(ended, next) => owner.write_end(*ended, *next, self.keep, self.write).await,
         }
     }
 
@@ -89,7 +90,7 @@ impl Engine {
     pub(super) async fn end_unsendable(&self, pilot: &Pilot, mut owner: Owner, route: &Route) -> Conclusion {
         let ended = Ended { cause: Cause::Unsendable, may_have_run: false };
         let keep = retention(route, &owner.operation.identity, owner.operation.accepted);
-        let word = LastWord { word: Word::End(ended), keep, write: WriteId(self.shared.entropy.bytes()) };
+        let word = LastWord { word: Word::End(ended, Next::Person), keep, write: WriteId(self.shared.entropy.bytes()) };
         let conclusion = refusal::unsendable(&owner.operation);
         let doubtful = owner.operation.may_have_run;
         match word.write(&mut owner).await {
@@ -133,7 +134,8 @@ impl Run<'_> {
             (Some(verdict), None) => Box::pin(self.settle_cut(verdict, attempted.outcome, &attempted.part)).await,
             (None, answer) => {
                 let ended = ending.ended().unwrap_or(Ended { cause: Cause::BadAnswer, may_have_run: true });
-                let told = Told { answer, failure: attempted.failure, outcome: attempted.outcome, stop };
+                let comes_back = answer.is_some() && attempted.advice.hint.is_some();
+                let told = Told { answer, comes_back, failure: attempted.failure, outcome: attempted.outcome, stop };
                 Box::pin(self.end_without_receipt(ended, told, caller)).await
             }
         }
@@ -206,7 +208,7 @@ impl Run<'_> {
         told: Told,
         caller: &mut FirstCaller,
     ) -> Conclusion {
-        let word = self.word(Word::End(ended));
+        let word = self.word(Word::End(ended, caller.next(told.comes_back)));
         let doubtful = ended.may_have_run || self.owner.operation.may_have_run;
         let execution = if doubtful { Execution::Unknown } else { Execution::NotExecuted };
         crash_point::reached(Point::BeforeEnd);
@@ -248,22 +250,24 @@ impl Run<'_> {
 
     /// The store did not take a step on the way to the next send: the run ends with what its attempts came to. If they
     /// came to nothing, an owner whose lease was over says so, too: he alone knows.
-    pub(super) async fn broken_off(&mut self, error: WriteError, ended: Ended) -> Conclusion {
-        let word = self.word(Word::End(ended));
+    pub(super) async fn broken_off(&mut self, error: WriteError, ended: Ended, caller: &FirstCaller) -> Conclusion {
         let error = match error {
-            WriteError::Fenced(_) if !ended.may_have_run => match word.write(&mut self.owner).await {
-                Ok(()) => {
-                    self.log_end(None);
-                    return self.superseded(&Found::new(self.owner.operation.clone(), None));
+            WriteError::Fenced(_) if !ended.may_have_run => {
+                let word = self.word(Word::End(ended, Next::Person));
+                match word.write(&mut self.owner).await {
+                    Ok(()) => {
+                        self.log_end(None);
+                        return self.superseded(&Found::new(self.owner.operation.clone(), None));
+                    }
+                    Err(error) => error,
                 }
-                Err(error) => error,
-            },
+            }
             error => error,
         };
         let WriteError::Store(error) = error else { return self.lost(error) };
         tracing::warn!(operation = %self.owner.operation.id, %error, "store step failed before the send");
-        self.keep_writing(word);
         if ended.may_have_run || self.owner.operation.may_have_run {
+            self.keep_writing(self.word(Word::End(ended, Next::Person)));
             self.lane.counters.unknown.add();
             let detail = format!("An attempt may have run, and no further one was sent: {error}.");
             let problem = Problem::new(Code::OutcomeUnknown, detail).with_status(StatusCode::BAD_GATEWAY.as_u16());
@@ -273,6 +277,7 @@ impl Run<'_> {
             0 | 1 if ended.cause == Cause::Store => refusal::store_problem(&error),
             _ => refusal::store_problem_between_attempts(&error),
         };
+        self.keep_writing(self.word(Word::End(ended, caller.next(problem.retry_after.is_some()))));
         Conclusion::Problem { problem, marks: self.marks(Execution::NotExecuted, None) }
     }
 

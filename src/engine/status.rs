@@ -23,6 +23,16 @@ pub struct Status {
     warnings: Mutex<BTreeMap<&'static str, Vec<String>>>,
     /// What is stored and cannot be read.
     pub unreadable: UnreadableParts,
+    pub alerts: AlertStatus,
+}
+
+/// What became of alerts.
+#[derive(Debug, Default)]
+pub struct AlertStatus {
+    /// Taken by the receiver.
+    pub sent: Counter,
+    /// Tries that it did not take.
+    pub failures: Counter,
 }
 
 impl Status {
@@ -33,6 +43,7 @@ impl Status {
             routes: Mutex::default(),
             warnings: Mutex::default(),
             unreadable: UnreadableParts::default(),
+            alerts: AlertStatus::default(),
         }
     }
 
@@ -56,7 +67,8 @@ impl Status {
         let (uptime_seconds, unreadable) = (self.started.elapsed().as_secs(), self.unreadable.counts());
         let lost_log_lines = lost_lines();
         warnings.extend(lost_log_warning(lost_log_lines));
-        Snapshot { uptime_seconds, routes, unreadable, lost_log_lines, warnings }
+        let alerts = AlertSnapshot { sent: self.alerts.sent.get(), failures: self.alerts.failures.get() };
+        Snapshot { uptime_seconds, routes, alerts, unreadable, lost_log_lines, warnings }
     }
 }
 
@@ -103,6 +115,8 @@ pub struct RouteStatus {
     pub attempts: Counter,
     /// Operations that ended unknown.
     pub unknown: Counter,
+    /// Dead letters that were opened.
+    pub dead_letters: Counter,
     /// Calls whose key was last seen under another scope.
     pub new_scopes: Counter,
     /// Writes that were refused because their owner had lost the operation.
@@ -162,6 +176,7 @@ impl RouteStatus {
             replays: self.replays.get(),
             attempts: self.attempts.get(),
             unknown: self.unknown.get(),
+            dead_letters: self.dead_letters.get(),
             new_scopes: self.new_scopes.get(),
             fenced_writes: self.fenced_writes.get(),
             late_answers: self.late_answers.get(),
@@ -182,11 +197,19 @@ impl RouteStatus {
 pub struct Snapshot {
     pub uptime_seconds: u64,
     pub routes: BTreeMap<String, RouteSnapshot>,
+    pub alerts: AlertSnapshot,
     /// Stored parts that were found damaged, or encrypted with a key that is not here.
     pub unreadable: UnreadableCounts,
     /// Lines of the log that standard error did not take.
     pub lost_log_lines: u64,
     pub warnings: Vec<String>,
+}
+
+/// What became of alerts so far.
+#[derive(Debug, Serialize)]
+pub struct AlertSnapshot {
+    pub sent: u64,
+    pub failures: u64,
 }
 
 /// The counters of a route at one moment.
@@ -196,6 +219,7 @@ pub struct RouteSnapshot {
     pub replays: u64,
     pub attempts: u64,
     pub unknown: u64,
+    pub dead_letters: u64,
     pub new_scopes: u64,
     pub fenced_writes: u64,
     pub late_answers: u64,

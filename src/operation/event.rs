@@ -60,6 +60,8 @@ pub enum EventKind {
     AnswerRefused,
     /// The same, where the record says that nothing ran, or that somebody gave it up.
     Disputed,
+    /// A person gave it up.
+    Abandoned,
     /// No step: the receipt is there, and what is in it cannot be read.
     ReceiptUnreadable,
     /// A step that a newer version knows.

@@ -4,6 +4,7 @@
 //! is decided here and nowhere else.
 
 pub mod admission;
+pub mod dead_letter;
 pub mod event;
 pub mod fingerprint;
 pub mod id;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
+pub use dead_letter::DeadLetter;
 pub use event::{Event, EventKind};
 pub use fingerprint::Fingerprint;
 pub use id::{OperationId, OwnerId, WriteId};
@@ -72,6 +74,9 @@ pub struct Operation {
     /// Whoever asked for it was told 202, and asks for the end by the operation's name.
     #[serde(default, skip_serializing_if = "is_false")]
     pub accepted: bool,
+    /// As it was noted, also while a run may still make it needless: [`Operation::dead_letter`] says whether one is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dead: Option<DeadLetter>,
 }
 
 fn is_zero(count: &u32) -> bool {

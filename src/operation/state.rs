@@ -91,6 +91,25 @@ impl fmt::Display for Cause {
     }
 }
 
+impl Cause {
+    /// One word for each kind, to group by.
+    pub fn word(self) -> String {
+        match self {
+            Self::Connect => "connect".to_owned(),
+            Self::TurnedAway => "turned_away".to_owned(),
+            Self::Closed => "closed".to_owned(),
+            Self::Timeout => "timeout".to_owned(),
+            Self::BadAnswer => "bad_answer".to_owned(),
+            Self::Status(status) => format!("status_{status}"),
+            Self::Deadline => "deadline".to_owned(),
+            Self::OwnerLost => "owner_lost".to_owned(),
+            Self::Store => "store".to_owned(),
+            Self::Unsendable => "unsendable".to_owned(),
+            Self::Other => "other".to_owned(),
+        }
+    }
+}
+
 /// A state without its data: what events, filters and the table of edges speak of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

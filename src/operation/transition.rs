@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::operation::admission::Repeat;
+use crate::operation::dead_letter::{DeadLetter, LEAST_LIFE, Letter, Next};
 use crate::operation::{
     Cause, Event, EventKind, Fence, Identity, Lease, Operation, OperationId, OwnerId, Receipt, Sender, Settled, State,
     StateName, StoredRequest, WriteId,
@@ -27,6 +28,17 @@ impl Change {
     pub fn begins_run(&self) -> bool {
         let kind = self.event.as_ref().map(|event| event.kind);
         matches!(kind, Some(EventKind::Claimed | EventKind::ClaimedAgain | EventKind::TakenOver))
+    }
+
+    /// What it does to the dead letter, so that a store touches its index of them only where it has to.
+    pub fn letter(&self) -> Letter {
+        let (from, kind) = self.event.as_ref().map_or((None, None), |event| (event.from, Some(event.kind)));
+        match (self.operation.dead_letter(), from, kind) {
+            (Some(_), _, _) => Letter::Open,
+            (None, Some(StateName::Unknown | StateName::NotExecuted), _) => Letter::Closed,
+            (None, _, Some(EventKind::Abandoned)) => Letter::Closed,
+            (None, _, _) => Letter::None,
+        }
     }
 }
 
@@ -129,6 +141,7 @@ pub fn claim(
         events: 0,
         late_answers: 0,
         accepted: false,
+        dead: None,
     };
     let opened = open(blank, ownership, opening, step);
     check_edge(None, opened.state.name())?;
@@ -264,21 +277,44 @@ impl Operation {
         Ok(change)
     }
 
-    /// The run is over without a final answer: `unknown` wherever an attempt may have run, else `not_executed`.
+    /// The run is over without a final answer: `unknown` wherever an attempt may have run, else `not_executed`. It is a
+    /// dead letter, unless nothing ran and the client comes back by himself.
     ///
     /// # Errors
     /// The operation has ended.
-    pub fn end(&self, ended: Ended, keep: Retention, step: Step) -> Changed {
+    pub fn end(&self, ended: Ended, who: Next, keep: Retention, step: Step) -> Changed {
         let mut next = self.ended(ended, step);
+        next.dead = Some(DeadLetter { disputed: false, ..self.dead.unwrap_or(DeadLetter::opened(step.now)) });
         let kind = if next.may_have_run {
             next.state = State::Unknown { cause: ended.cause, since: step.now };
             EventKind::Unknown
         } else {
             next.state = State::NotExecuted { cause: ended.cause };
-            next.expires_at = Some(step.now.after(keep.tombstones));
+            let life = match who {
+                Next::Person => keep.tombstones.max(LEAST_LIFE),
+                Next::Client => {
+                    next.dead = None;
+                    keep.tombstones
+                }
+            };
+            next.expires_at = Some(step.now.after(life));
             EventKind::NotExecuted
         };
         self.to(next, kind, step).map(|change| change.because(ended.cause))
+    }
+
+    /// A person gives it up: its key is never sent again, and nobody is told of it any more.
+    ///
+    /// # Errors
+    /// Only what is `unknown`, `not_executed` or disputed waits for a person.
+    pub fn abandon(&self, keep: Retention, step: Step) -> Changed {
+        let mut next = Self { dead: None, ..self.clone() };
+        if self.dead.is_some() && matches!(self.state, State::Rejected | State::Abandoned) {
+            return Ok(self.same_state(next, EventKind::Abandoned, step));
+        }
+        next.state = State::Abandoned;
+        next.expires_at = Some(step.now.after(keep.tombstones));
+        Ok(self.to(next, EventKind::Abandoned, step)?.with_request(RequestChange::Drop))
     }
 
     /// The lease is over and nobody can go on.
@@ -287,7 +323,7 @@ impl Operation {
     /// The record has no lease to lose.
     pub fn lapse(&self, keep: Retention, step: Step) -> Changed {
         let may_have_run = self.state.name() == StateName::Sent;
-        let mut change = self.end(Ended { cause: Cause::OwnerLost, may_have_run }, keep, step)?;
+        let mut change = self.end(Ended { cause: Cause::OwnerLost, may_have_run }, Next::Person, keep, step)?;
         if let Some(event) = &mut change.event {
             event.kind = EventKind::LeaseEnded;
         }
@@ -305,6 +341,16 @@ impl Operation {
         Ok(self.same_state(self.clone(), EventKind::ReceiptUnreadable, step))
     }
 
+    /// An alert that names the dead letter of `since` was taken at `at`; no event, for no state changes. `None` if that one
+    /// is closed.
+    pub fn alerted(&self, since: Timestamp, at: Timestamp, step: Step) -> Option<Change> {
+        let letter = self.dead_letter().filter(|letter| letter.since == since)?;
+        let dead = Some(DeadLetter { alerted_at: Some(at), ..letter });
+        let mut change = unmarked(revised(Self { dead, ..self.clone() }, step), Some(self.fence));
+        change.operation.changed_at = self.changed_at;
+        Some(change)
+    }
+
     /// Whether `sender` is the one whose late answer may end this unknown.
     pub fn takes_evidence_of(&self, sender: Sender) -> bool {
         self.state.name() == StateName::Unknown && self.sender == Some(sender)
@@ -320,7 +366,7 @@ impl Operation {
         if ended.may_have_run || !self.is_unknown_of(owner) {
             return Err(self.illegal(StateName::NotExecuted));
         }
-        Self { may_have_run: false, ..self.clone() }.end(ended, keep, step)
+        Self { may_have_run: false, ..self.clone() }.end(ended, Next::Person, keep, step)
     }
 
     /// Whether `owner` made the last attempt of this unknown, so that he may say that it came to nothing.
@@ -336,7 +382,8 @@ impl Operation {
         Some(unmarked(revised(next, step), Some(self.fence)))
     }
 
-    /// An answer that came when the record had moved on: an event, and nothing else changes. `None` once enough were told.
+    /// An answer that came when the record had moved on: an event, and a dead letter where it says otherwise than the
+    /// record; nothing else changes. `None` once enough were told.
     pub fn tell_late(&self, answer: LateAnswer, step: Step) -> Option<Change> {
         if self.late_answers >= MAX_LATE_ANSWERS {
             return None;
@@ -353,7 +400,11 @@ impl Operation {
             | State::Compensating { .. }
             | State::Compensated { .. } => EventKind::AnswerRefused,
         };
-        let next = Self { late_answers: self.late_answers + 1, ..self.clone() };
+        let mut next = Self { late_answers: self.late_answers + 1, ..self.clone() };
+        if kind == EventKind::Disputed {
+            next.dead = Some(DeadLetter { disputed: true, ..DeadLetter::opened(step.now) });
+            next.expires_at = self.expires_at.max(Some(step.now.after(LEAST_LIFE)));
+        }
         let mut change = self.same_state(next, kind, step);
         change.operation.changed_at = self.changed_at;
         if let Some(event) = &mut change.event {
@@ -369,9 +420,11 @@ impl Operation {
         next
     }
 
-    fn to(&self, next: Operation, kind: EventKind, step: Step) -> Changed {
+    fn to(&self, mut next: Operation, kind: EventKind, step: Step) -> Changed {
         let from = self.state.name();
         check_edge(Some(from), next.state.name())?;
+        let is_running = matches!(next.state, State::Claimed { .. } | State::Sent { .. } | State::Waiting { .. });
+        next.dead = next.dead.filter(|_| is_running || next.dead_letter().is_some());
         Ok(write(next, Some(self.fence), Some(from), kind, step))
     }
 

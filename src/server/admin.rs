@@ -1,4 +1,4 @@
-//! The operators' API. Reads, and one word of theirs; on a loopback address, and only for programs on this machine.
+//! The operators' API. Reads, and a few words of theirs; on a loopback address, and only for programs on this machine.
 //!
 //! A page in a browser on this machine can reach a loopback address, too, by a name that it makes resolve there. So the
 //! Host has to be a loopback one.
@@ -11,6 +11,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 use serde::Serialize;
 
+use crate::engine::Engine;
 use crate::engine::answer::Marks;
 use crate::engine::gates::{GateSnapshot, Gates};
 use crate::engine::problem::{Code, Problem};
@@ -34,14 +35,24 @@ const READS: usize = 100;
 /// What the operators' API is answered from.
 #[derive(Clone)]
 pub struct AdminState {
-    pub store: Arc<dyn Store>,
+    pub engine: Arc<Engine>,
     /// `memory`, `file` or `redis`.
     pub store_kind: &'static str,
-    pub status: Arc<Status>,
-    pub gates: Arc<Gates>,
 }
 
 impl AdminState {
+    pub(super) fn store(&self) -> &Arc<dyn Store> {
+        self.engine.store()
+    }
+
+    pub(super) fn gates(&self) -> &Gates {
+        &self.engine.shared().gates
+    }
+
+    fn process(&self) -> &Status {
+        &self.engine.shared().status
+    }
+
     /// Answers one request of the operators' API.
     pub async fn answer(&self, head: &Parts, peer: &Peer) -> Response<ResponseBody> {
         match self.find(head, peer).await {
@@ -60,6 +71,9 @@ impl AdminState {
             return pauses::answer(self, head).await;
         }
         let id = path.strip_prefix("/v1/operations/");
+        if let Some((id, word)) = id.and_then(|rest| rest.split_once('/')) {
+            return self.word(head, id, word).await;
+        }
         if id.is_none() && !matches!(path, "/v1/operations" | "/v1/status") {
             return Err(not_found("The operators' API has no such address."));
         }
@@ -73,13 +87,29 @@ impl AdminState {
         }
     }
 
-    /// An operator's word, which no page in a browser may say for him.
+    /// What is to become of a dead letter. A new run goes on by itself; what comes of it is in the operation.
+    async fn word(&self, head: &Parts, id: &str, word: &str) -> Result<Response<ResponseBody>, Problem> {
+        if !matches!(word, "redrive" | "abandon") {
+            return Err(not_found("The operators' API has no such address."));
+        }
+        if head.method != Method::POST {
+            return Ok(respond::wrong_method("POST"));
+        }
+        check_word(head)?;
+        let id = parse_id(id)?;
+        let (status, operation) = match word {
+            "redrive" => (StatusCode::ACCEPTED, self.engine.redrive(id).await?),
+            _ => (StatusCode::OK, self.engine.abandon(id).await?),
+        };
+        Ok(respond::json(status, &OperationView::of(&operation)))
+    }
+
     async fn accept_loss(&self, head: &Parts) -> Result<Response<ResponseBody>, Problem> {
         if head.method != Method::POST {
             return Ok(respond::wrong_method("POST"));
         }
-        refuse_pages(&head.headers)?;
-        match self.store.accept_loss().await.map_err(store_problem)? {
+        check_word(head)?;
+        match self.store().accept_loss().await.map_err(store_problem)? {
             true => {
                 tracing::warn!("an operator accepted that the store has lost its memory");
                 Ok(respond::json(StatusCode::OK, &Accepted { accepted: true }))
@@ -89,7 +119,7 @@ impl AdminState {
     }
 
     async fn operations(&self, query: Option<&str>) -> Result<Response<ResponseBody>, Problem> {
-        let filter = Filter::read(query, self.store.now())
+        let filter = Filter::read(query, self.store().now())
             .map_err(|error| Problem::new(Code::InvalidRequest, error.to_string()))?;
         let page = self.list(filter).await.map_err(store_problem)?;
         let operations = page.operations.iter().map(OperationView::of).collect();
@@ -101,7 +131,11 @@ impl AdminState {
     async fn list(&self, filter: Filter) -> Result<Page, StoreError> {
         let mut found = Page { next: filter.cursor.clone(), ..Page::default() };
         for _ in 0..READS {
-            let page = self.store.list(found.next.as_deref(), filter.limit - found.operations.len()).await?;
+            let (cursor, missing) = (found.next.as_deref(), filter.limit - found.operations.len());
+            let page = match filter.dead {
+                Some(true) => self.store().dead_letters(cursor, missing).await?,
+                Some(false) | None => self.store().list(cursor, missing).await?,
+            };
             let is_past = page.operations.last().is_some_and(|oldest| filter.ends_before(oldest));
             found.operations.extend(page.operations.into_iter().filter(|operation| filter.takes(operation)));
             found.unreadable.extend(page.unreadable);
@@ -111,20 +145,20 @@ impl AdminState {
             }
         }
         for (id, why) in &found.unreadable {
-            self.status.unreadable.note(*id, Kind::Record, *why);
+            self.process().unreadable.note(*id, Kind::Record, *why);
         }
         Ok(found)
     }
 
     async fn operation(&self, id: &str) -> Result<Response<ResponseBody>, Problem> {
-        let id: OperationId = id.parse().map_err(|error| not_found(format!("{error}")))?;
-        let found = self.store.read(id).await.map_err(|error| self.unreadable_or(id, error))?;
+        let id = parse_id(id)?;
+        let found = self.store().read(id).await.map_err(|error| self.unreadable_or(id, error))?;
         let Some(found) = found else {
             return Err(not_found("There is no such operation, or its record has run out."));
         };
-        let history = self.store.events(id).await.map_err(store_problem)?;
+        let history = self.store().events(id).await.map_err(store_problem)?;
         for why in &history.unreadable {
-            self.status.unreadable.note(id, Kind::Event, *why);
+            self.process().unreadable.note(id, Kind::Event, *why);
         }
         let (events, damaged) = (history.events.iter().map(EventView::of).collect(), history.unreadable.len());
         let shown = OperationHistory {
@@ -138,23 +172,23 @@ impl AdminState {
 
     fn unreadable_or(&self, id: OperationId, error: StoreError) -> Problem {
         if let Some(why) = error.unreadable() {
-            self.status.unreadable.note(id, Kind::Record, why);
+            self.process().unreadable.note(id, Kind::Record, why);
         }
         store_problem(error)
     }
 
     async fn space(&self) -> Option<SpaceReport> {
-        let space = self.store.space().await.ok()??;
+        let space = self.store().space().await.ok()??;
         Some(SpaceReport { used: space.used, limit: space.limit, share: (space.share() * 1000.0).round() / 1000.0 })
     }
 
     async fn status(&self) -> Response<ResponseBody> {
-        let health = store_health(self.store.as_ref()).await;
+        let health = store_health(self.store().as_ref()).await;
         let report = Report {
             version: env!("CARGO_PKG_VERSION"),
             store: StoreReport { kind: self.store_kind, health, space: self.space().await },
-            process: self.status.snapshot(),
-            upstreams: self.gates.snapshot(),
+            process: self.process().snapshot(),
+            upstreams: self.gates().snapshot(),
         };
         respond::json(StatusCode::OK, &report)
     }
@@ -218,6 +252,18 @@ struct StoreReport {
     space: Option<SpaceReport>,
 }
 
+/// An operator's word, which no page in a browser may say for him.
+fn check_word(head: &Parts) -> Result<(), Problem> {
+    match head.headers.contains_key(ORIGIN) {
+        true => Err(Problem::new(Code::InvalidRequest, "This is not for pages in a browser.")),
+        false => Ok(()),
+    }
+}
+
+fn parse_id(id: &str) -> Result<OperationId, Problem> {
+    id.parse().map_err(|error| not_found(format!("{error}")))
+}
+
 fn check_local(headers: &HeaderMap, peer: &Peer) -> Result<(), Problem> {
     if !peer.address.ip().to_canonical().is_loopback() {
         return Err(Problem::new(Code::Unauthenticated, "The operators' API answers to this machine only."));
@@ -264,16 +310,27 @@ pub(super) fn store_problem(error: StoreError) -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use http::Request;
     use http_body_util::BodyExt;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::clock::Timestamp;
+    use crate::config::{Config, Environment};
+    use crate::engine::Shared;
+    use crate::entropy::Entropy;
     use crate::operation::{Cause, Event, EventKind, Kept, OwnerId, State, StateName};
     use crate::server::listener::Transport;
     use crate::server::test_store::{Mood, TestStore};
     use crate::server::view::tests::{operation, settled};
+
+    const FILE: &str = r#"
+        store = { url = "memory:" }
+        upstreams.payments.url = "http://payments.internal"
+        routes = [{ name = "payments", match = { path = "/payments" }, upstream = "payments" }]
+    "#;
 
     /// Ten operations, newest first; the even ones are unknown.
     fn ten() -> TestStore {
@@ -292,8 +349,10 @@ mod tests {
     }
 
     async fn ask_from(peer: &str, store: TestStore, request: http::request::Builder) -> (u16, Value) {
-        let (status, gates) = (Arc::new(Status::new()), Arc::default());
-        let state = AdminState { store: Arc::new(store), store_kind: "memory", status, gates };
+        let config = Config::parse(FILE, "gateway.toml", &Environment::default()).unwrap();
+        let shared = Arc::new(Shared::new(Arc::new(config), Entropy::seeded(1)));
+        let engine = Engine::new(shared, Arc::new(store), HashMap::new());
+        let state = AdminState { engine, store_kind: "memory" };
         let (head, ()) = request.body(()).unwrap().into_parts();
         let transport = Transport::Plain;
         let peer = Peer { address: peer.parse().unwrap(), transport, presence: None, interim: None, ambiguity: None };

@@ -1,8 +1,8 @@
 //! What an operator asks of the list of operations.
 
 use crate::clock::Timestamp;
+use crate::clock::moment;
 use crate::operation::{Operation, StateName};
-use crate::server::moment;
 
 /// Operations on one page, unless asked otherwise, and at most.
 const USUAL_LIMIT: usize = 100;
@@ -16,7 +16,7 @@ pub struct Filter {
     pub session: Option<String>,
     /// Made then or later.
     pub since: Option<Timestamp>,
-    /// Whether it is one that needs a person.
+    /// Whether it is an open dead letter.
     pub dead: Option<bool>,
     pub limit: usize,
     pub cursor: Option<String>,
@@ -72,18 +72,13 @@ impl Filter {
             && self.route.as_ref().is_none_or(|route| *route == identity.route)
             && self.session.as_ref().is_none_or(|session| identity.session.as_ref() == Some(session))
             && self.since.is_none_or(|since| operation.created_at >= since)
-            && self.dead.is_none_or(|dead| dead == is_dead(state))
+            && self.dead.is_none_or(|dead| dead == operation.dead_letter().is_some())
     }
 
     /// Whether nothing that is older than this one can belong on the list.
     pub fn ends_before(&self, operation: &Operation) -> bool {
         self.since.is_some_and(|since| operation.created_at < since)
     }
-}
-
-/// Whether a person has to look at an operation that stands there.
-fn is_dead(state: StateName) -> bool {
-    matches!(state, StateName::Unknown | StateName::NotExecuted)
 }
 
 fn states(value: &str) -> Result<Vec<StateName>, BadFilter> {

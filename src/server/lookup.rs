@@ -9,11 +9,11 @@ use std::time::Duration;
 use http::{Method, Response, StatusCode};
 use serde::{Deserialize, Serialize};
 
+use crate::clock::moment::duration;
 use crate::engine::lookup::View;
 use crate::engine::problem::{Code, Problem};
 use crate::operation::{OperationId, State};
 use crate::server::body::ResponseBody;
-use crate::server::moment::duration;
 use crate::server::respond;
 use crate::server::view::OperationView;
 

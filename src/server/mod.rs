@@ -17,7 +17,6 @@ mod http2;
 mod interim;
 pub mod listener;
 pub mod lookup;
-pub mod moment;
 pub mod pages;
 pub mod passing;
 mod pauses;

@@ -33,13 +33,13 @@ pub(super) async fn answer(state: &AdminState, head: &Parts) -> Result<Response<
         Method::PUT => {
             refuse_pages(&head.headers)?;
             let command = read(head.uri.query()).ok_or_else(|| Problem::new(Code::InvalidRequest, SAYS))?;
-            state.gates.command(state.store.as_ref(), &command).await.map_err(refused)?;
+            state.gates().command(state.store().as_ref(), &command).await.map_err(refused)?;
             let (upstream, seconds) = (&command.upstream, command.wait.as_secs());
             tracing::warn!(upstream, credential = command.credential, seconds, "an operator set a pause");
         }
         _ => return Ok(respond::wrong_method("GET, HEAD, PUT")),
     }
-    Ok(respond::json(StatusCode::OK, &PauseList { pauses: state.gates.pauses() }))
+    Ok(respond::json(StatusCode::OK, &PauseList { pauses: state.gates().pauses() }))
 }
 
 /// What is not known is not left out: a pause of the wrong ones would be worse than none.

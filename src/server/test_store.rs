@@ -67,6 +67,12 @@ impl Store for TestStore {
         Ok(Page { operations, unreadable: Vec::new(), next: (end < self.operations.len()).then(|| end.to_string()) })
     }
 
+    async fn dead_letters(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
+        let mut page = self.list(cursor, limit).await?;
+        page.operations.retain(|operation| operation.dead_letter().is_some());
+        Ok(page)
+    }
+
     async fn purge(&self, _: usize) -> Result<usize, StoreError> {
         Ok(0)
     }
@@ -89,6 +95,10 @@ impl Store for TestStore {
 
     async fn held(&self) -> Result<Vec<(String, Timestamp)>, StoreError> {
         Ok(Vec::new())
+    }
+
+    async fn recall(&self, _: &str) -> Result<Option<String>, StoreError> {
+        Ok(None)
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -4,10 +4,10 @@
 
 use serde::Serialize;
 
+use crate::clock::moment::rfc3339;
 use crate::engine::refusal::execution_of;
 use crate::operation::{Event, EventKind, Identity, Kept, Operation, Settled, State, StateName};
 use crate::server::document::hex;
-use crate::server::moment::rfc3339;
 
 /// What anybody who may see an operation sees of it.
 #[derive(Serialize)]
@@ -31,8 +31,21 @@ pub struct OperationView<'a> {
     /// Why it stands where it stands.
     #[serde(skip_serializing_if = "Option::is_none")]
     cause: Option<String>,
+    /// It needs a person.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dead_letter: Option<LetterView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<ResultView>,
+}
+
+/// An open dead letter.
+#[derive(Serialize)]
+struct LetterView {
+    /// One word for each kind, for grouping; `cause` says it in full.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    since: String,
+    alerted_at: Option<String>,
 }
 
 /// What is kept of the final answer.
@@ -75,8 +88,20 @@ impl<'a> OperationView<'a> {
             changed_at: rfc3339(operation.changed_at),
             not_before,
             cause,
+            dead_letter: LetterView::of(operation),
             result: operation.state.settled().map(ResultView::of),
         }
+    }
+}
+
+impl LetterView {
+    fn of(operation: &Operation) -> Option<Self> {
+        let letter = operation.dead_letter()?;
+        Some(Self {
+            reason: operation.letter_reason(),
+            since: rfc3339(letter.since),
+            alerted_at: letter.alerted_at.map(rfc3339),
+        })
     }
 }
 
@@ -165,6 +190,7 @@ pub(super) mod tests {
             events: 0,
             late_answers: 0,
             accepted: false,
+            dead: None,
         }
     }
 
@@ -200,7 +226,10 @@ pub(super) mod tests {
     #[test]
     fn an_end_without_an_answer_says_why() {
         let unknown = State::Unknown { cause: Cause::Status(503), since: Timestamp(0) };
-        assert_eq!(written(&operation("k", 0, unknown))["cause"], "the upstream answered 503");
+        let shown = written(&operation("k", 0, unknown));
+        assert_eq!(shown["cause"], "the upstream answered 503");
+        let letter = json!({ "reason": "status_503", "since": "1970-01-01T00:00:00.000Z", "alerted_at": null });
+        assert_eq!(shown["dead_letter"], letter);
         let waiting = State::Waiting { not_before: Timestamp(2000), lease: None };
         assert_eq!(written(&operation("k", 0, waiting))["not_before"], "1970-01-01T00:00:02.000Z");
     }

@@ -77,7 +77,13 @@ impl Store for MemoryStore {
     }
 
     async fn list(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
-        Ok(self.records().list(position(cursor)?, limit, self.now()))
+        let records = self.records();
+        Ok(records.page(&records.serials, position(cursor)?, limit, self.now()))
+    }
+
+    async fn dead_letters(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
+        let records = self.records();
+        Ok(records.page(&records.indexes.dead, position(cursor)?, limit, self.now()))
     }
 
     async fn purge(&self, limit: usize) -> Result<usize, StoreError> {
@@ -104,6 +110,10 @@ impl Store for MemoryStore {
 
     async fn held(&self) -> Result<Vec<(String, Timestamp)>, StoreError> {
         Ok(self.held.all(self.now()))
+    }
+
+    async fn recall(&self, name: &str) -> Result<Option<String>, StoreError> {
+        Ok(self.records().notes.get(name, self.now()))
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
@@ -186,8 +196,8 @@ impl Records {
         }
     }
 
-    fn list(&self, before: u64, limit: usize, now: Timestamp) -> Page {
-        let older = self.serials.range(..before).rev().filter_map(|(_, id)| self.live(*id, now));
+    fn page(&self, serials: &BTreeMap<u64, OperationId>, before: u64, limit: usize, now: Timestamp) -> Page {
+        let older = serials.range(..before).rev().filter_map(|(_, id)| self.live(*id, now));
         let mut entries: Vec<&Entry> = older.take(limit.saturating_add(1)).collect();
         let more = entries.len() > limit;
         entries.truncate(limit);
@@ -234,6 +244,11 @@ impl Notes {
             self.ends.remove(&(end, name.to_owned()));
         }
         end.is_none_or(|end| now < end).then_some(value)
+    }
+
+    fn get(&self, name: &str, now: Timestamp) -> Option<String> {
+        let (value, end) = self.values.get(name)?;
+        end.is_none_or(|end| now < end).then(|| value.clone())
     }
 
     fn purge(&mut self, limit: usize, now: Timestamp) -> usize {
@@ -305,6 +320,8 @@ struct Indexes {
     expiry: BTreeSet<(Timestamp, OperationId)>,
     receipts: BTreeSet<(Timestamp, OperationId)>,
     alike: BTreeSet<([u8; 32], OperationId)>,
+    /// Open dead letters, by the serials of their operations.
+    dead: BTreeMap<u64, OperationId>,
     /// Unfinished operations of each scope that has one.
     open: HashMap<[u8; 32], u64>,
 }
@@ -316,6 +333,7 @@ impl Indexes {
         self.expiry.extend(entry.operation.expires_at.map(|at| (at, id)));
         self.receipts.extend(entry.receipt.as_ref().map(|kept| (kept.until, id)));
         self.alike.extend(entry.operation.blocks_alike().map(|(alike, _)| (alike.digest, id)));
+        self.dead.extend(entry.operation.dead_letter().map(|_| (entry.serial, id)));
         if entry.operation.is_open() {
             *self.open.entry(*entry.operation.identity.scope.digest()).or_default() += 1;
         }
@@ -335,6 +353,7 @@ impl Indexes {
         if let Some((alike, _)) = entry.operation.blocks_alike() {
             self.alike.remove(&(alike.digest, id));
         }
+        self.dead.remove(&entry.serial);
         if entry.operation.is_open() {
             self.close(entry.operation.identity.scope.digest());
         }

@@ -14,8 +14,8 @@ mod seal;
 mod unreadable;
 
 use std::ops::Deref;
-
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -231,6 +231,9 @@ pub trait Store: Send + Sync + 'static {
     /// Operations by creation, newest first, from `cursor` on.
     async fn list(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError>;
 
+    /// Of these, the open dead letters, by an index that every step keeps.
+    async fn dead_letters(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError>;
+
     /// Removes up to `limit` records and receipts whose time is over; says how many went.
     async fn purge(&self, limit: usize) -> Result<usize, StoreError>;
 
@@ -248,6 +251,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// Every name that is held now, and until when.
     async fn held(&self) -> Result<Vec<(String, Timestamp)>, StoreError>;
+
+    /// A named value as it is.
+    async fn recall(&self, name: &str) -> Result<Option<String>, StoreError>;
+
+    /// Takes the turn for some `work` of a fleet, for `life` from now on, or keeps it; false if another store has it. Who
+    /// is alone always has it. Nothing gives it back but time.
+    async fn take_turn(&self, _work: &str, _life: Duration) -> Result<bool, StoreError> {
+        Ok(true)
+    }
 
     /// An operator's word that a store which has lost its memory is to be used again; false if it has lost nothing.
     async fn accept_loss(&self) -> Result<bool, StoreError> {

@@ -5,6 +5,7 @@
 #![expect(unreachable_pub, reason = "nobody imports from a test binary")]
 
 mod bounds;
+mod dead_letters;
 mod earlier;
 mod failing_store;
 mod flights;

@@ -17,10 +17,12 @@ macro_rules! on {
     ([$($store:ident)+]) => {};
 }
 
+mod alerts;
 mod bounds;
 mod callers;
 mod crashes;
 mod damage;
+mod dead_letters;
 mod door;
 mod egress;
 mod encryption;

@@ -56,6 +56,7 @@ fn every_state_of_a_recorded_redis_is_understood() {
 fn every_state_is_understood(ground: &Ground) {
     let upstream = ScriptedUpstream::start();
     let gateway = opened(ground, &upstream);
+    listed_as_dead(&gateway);
 
     let done = gateway.charge("k-done").send().expect(201);
     assert!(done.is_replay());
@@ -82,6 +83,15 @@ fn every_state_is_understood(ground: &Ground) {
     keys.sort();
     assert_eq!(keys, ["k-claimed", "k-refused", "k-resent", "k-waiting"], "nothing else was sent");
     histories_are_whole(&gateway);
+}
+
+/// A file is put into order when it is opened; a Redis has other gateways.
+fn listed_as_dead(gateway: &Gateway) {
+    let unknown = gateway.operations("?state=unknown");
+    let dead = gateway.operations("?dead=true");
+    let is_noted = |key: &str| dead.iter().any(|letter| letter.0["key"] == key);
+    assert!(unknown.iter().any(|operation| operation.0["key"] == "k-unknown"));
+    assert_eq!(is_noted("k-unknown"), gateway.admin("/v1/status")["store"]["kind"] == "file");
 }
 
 fn histories_are_whole(gateway: &Gateway) {

@@ -86,6 +86,8 @@ macro_rules! keeps_the_contract {
                 listing::due_are_lapsed_leases_only
                 listing::what_is_due_moves_with_the_lease
                 listing::pages_run_from_the_newest_to_the_oldest
+                listing::dead_letters_are_listed_while_they_are_open
+                listing::dead_letters_come_page_by_page
                 listing::a_cursor_of_nobody_is_refused
                 listing::a_note_gives_back_what_was_there
                 listing::a_store_that_takes_writes_says_so

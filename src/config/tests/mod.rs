@@ -1,6 +1,7 @@
 //! What users may write, what it comes to, and what they are told otherwise.
 
 mod accepted;
+mod alerting;
 mod certified;
 mod describing;
 mod documented;

@@ -49,7 +49,7 @@ fn what_the_contract_has_and_this_version_has_not_is_said_plainly() {
             assert_eq!(refused.err().map(|errors| errors.to_string()), Some(message));
         }
     }
-    for key in ["operators", "alerts", "trace"] {
+    for key in ["operators", "trace"] {
         let message = format!("gateway.toml:1:1: {key}: `{key}` is not in this version");
         assert_eq!(errors(&format!("{key} = 1\n{LEAST}")), message);
     }

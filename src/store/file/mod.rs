@@ -233,6 +233,11 @@ impl Store for FileStore {
         self.in_time(self.readers.ask(move |connection| queries::list(connection, before, limit, now))).await
     }
 
+    async fn dead_letters(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
+        let (before, now) = (position(cursor)?, self.now());
+        self.in_time(self.readers.ask(move |connection| queries::dead_letters(connection, before, limit, now))).await
+    }
+
     async fn purge(&self, limit: usize) -> Result<usize, StoreError> {
         self.in_time(self.writer.step(move |connection, now| steps::purge(connection, limit, now))).await
     }
@@ -259,6 +264,11 @@ impl Store for FileStore {
 
     async fn held(&self) -> Result<Vec<(String, Timestamp)>, StoreError> {
         Ok(self.held.all(self.now()))
+    }
+
+    async fn recall(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let (name, now) = (name.to_owned(), self.now());
+        self.in_time(self.readers.ask(move |connection| queries::note(connection, &name, now))).await
     }
 
     /// Its own files, and what the file system has left for them.

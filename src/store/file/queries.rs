@@ -111,14 +111,36 @@ pub(super) fn count_open(connection: &Connection, scope: &Scope) -> Result<u64, 
 }
 
 pub(super) fn list(connection: &Connection, before: u64, limit: usize, now: Timestamp) -> Result<Page, Failure> {
-    let mut select = connection.prepare_cached(
-        "SELECT serial, id, record FROM operations
-         WHERE serial < :before AND (expires IS NULL OR expires > :now) ORDER BY serial DESC LIMIT :limit",
-    )?;
+    let newest = "SELECT serial, id, record FROM operations
+         WHERE serial < :before AND (expires IS NULL OR expires > :now) ORDER BY serial DESC LIMIT :limit";
+    listed(connection, newest, before, limit, now)
+}
+
+pub(super) fn dead_letters(
+    connection: &Connection,
+    before: u64,
+    limit: usize,
+    now: Timestamp,
+) -> Result<Page, Failure> {
+    let newest = "SELECT serial, id, record FROM operations INDEXED BY operations_dead
+         WHERE dead IS NOT NULL AND serial < :before AND (expires IS NULL OR expires > :now)
+         ORDER BY serial DESC LIMIT :limit";
+    listed(connection, newest, before, limit, now)
+}
+
+fn listed(connection: &Connection, newest: &str, before: u64, limit: usize, now: Timestamp) -> Result<Page, Failure> {
+    let mut select = connection.prepare_cached(newest)?;
     let one_more = integer(limit as u64).saturating_add(1);
     let given = named_params! { ":before": integer(before), ":now": at(now), ":limit": one_more };
     let rows = select.query_map(given, |row| Ok((row.get(0)?, OperationId::from_bytes(row.get(1)?), row.get(2)?)))?;
     Ok(page(rows.collect::<Result<_, _>>()?, limit))
+}
+
+/// A named value, while it lives.
+pub(super) fn note(connection: &Connection, name: &str, now: Timestamp) -> Result<Option<String>, Failure> {
+    let mut select =
+        connection.prepare_cached("SELECT value FROM notes WHERE name = ?1 AND (until IS NULL OR until > ?2)")?;
+    Ok(select.query_row(params![name, at(now)], |row| row.get(0)).optional()?)
 }
 
 fn page(mut rows: Vec<(i64, OperationId, Vec<u8>)>, limit: usize) -> Page {

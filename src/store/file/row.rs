@@ -20,6 +20,8 @@ pub(super) struct Row {
     pub(super) alike_until: Option<i64>,
     /// The scope, for as long as the operation is unfinished.
     pub(super) open: Option<[u8; 32]>,
+    /// It is an open dead letter.
+    pub(super) dead: Option<bool>,
     pub(super) event: Option<EventRow>,
     pub(super) receipt: Option<ReceiptRow>,
     pub(super) request: RequestRow,
@@ -63,6 +65,7 @@ impl Row {
             alike: blocks.map(|(alike, _)| alike.digest),
             alike_until: blocks.and_then(|(_, blocking)| blocking.as_number()),
             open: operation.is_open().then_some(*operation.identity.scope.digest()),
+            dead: operation.dead_letter().map(|_| true),
             event: event(sealer, change)?,
             receipt: receipt(sealer, change)?,
             request: request(sealer, change)?,

@@ -5,7 +5,7 @@ use std::path::Path;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::{Durability, Settings};
+use super::{Durability, Settings, steps};
 
 const VERSION: i64 = 1;
 /// 64 MiB: about a quarter of a second.
@@ -23,12 +23,14 @@ const TABLES: &str = "
         expires INTEGER,
         alike BLOB,
         alike_until INTEGER,
-        open BLOB
+        open BLOB,
+        dead INTEGER
     ) STRICT;
     CREATE INDEX operations_due ON operations (due) WHERE due IS NOT NULL;
     CREATE INDEX operations_expires ON operations (expires) WHERE expires IS NOT NULL;
     CREATE INDEX operations_alike ON operations (alike) WHERE alike IS NOT NULL;
     CREATE INDEX operations_unowned ON operations (open) WHERE open IS NOT NULL AND due IS NULL;
+    CREATE INDEX operations_dead ON operations (serial) WHERE dead IS NOT NULL;
     CREATE TABLE receipts (
         serial INTEGER PRIMARY KEY REFERENCES operations ON DELETE CASCADE,
         until INTEGER NOT NULL,
@@ -54,6 +56,12 @@ const TABLES: &str = "
 const COUNT_OPEN: &str = "
     ALTER TABLE operations ADD COLUMN open BLOB;
     CREATE INDEX operations_unowned ON operations (open) WHERE open IS NOT NULL AND due IS NULL;
+";
+
+/// For a file that was made before there were dead letters. Of what is in it, only what is unknown is one.
+const NOTE_DEAD: &str = "
+    ALTER TABLE operations ADD COLUMN dead INTEGER;
+    CREATE INDEX operations_dead ON operations (serial) WHERE dead IS NOT NULL;
 ";
 
 /// Why the file's content cannot be used.
@@ -166,11 +174,21 @@ pub(super) fn make_tables(connection: &mut Connection) -> Result<(), SchemaError
             transaction.execute_batch(TABLES)?;
             transaction.pragma_update(None, "user_version", VERSION)?;
         }
-        VERSION if !has_column(&transaction, "open")? => transaction.execute_batch(COUNT_OPEN)?,
-        VERSION => {}
+        VERSION => add_columns(&transaction)?,
         newer => return Err(SchemaError::TooNew(newer)),
     }
     Ok(transaction.commit()?)
+}
+
+fn add_columns(connection: &Connection) -> rusqlite::Result<()> {
+    if !has_column(connection, "open")? {
+        connection.execute_batch(COUNT_OPEN)?;
+    }
+    if !has_column(connection, "dead")? {
+        connection.execute_batch(NOTE_DEAD)?;
+        steps::note_dead(connection)?;
+    }
+    Ok(())
 }
 
 fn has_column(connection: &Connection, name: &str) -> rusqlite::Result<bool> {

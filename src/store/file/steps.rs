@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
 use super::row::{EventRow, ReceiptRow, RequestRow, Row};
 use super::{Failure, at, integer, queries};
@@ -79,9 +79,7 @@ pub(super) fn remember(
     until: Option<Timestamp>,
     now: Timestamp,
 ) -> Result<Option<String>, Failure> {
-    let mut select =
-        connection.prepare_cached("SELECT value FROM notes WHERE name = ?1 AND (until IS NULL OR until > ?2)")?;
-    let before = select.query_row(params![name, at(now)], |row| row.get(0)).optional()?;
+    let before = queries::note(connection, name, now)?;
     let mut replace = connection.prepare_cached("REPLACE INTO notes (name, value, until) VALUES (?1, ?2, ?3)")?;
     replace.execute(params![name, value, until.map(at)])?;
     Ok(before)
@@ -107,6 +105,18 @@ pub(super) fn end_leases(connection: &Connection, now: Timestamp) -> rusqlite::R
     transaction.commit()
 }
 
+/// Puts the dead letters of an older version into the index. Records that this version cannot read stay as they are.
+pub(super) fn note_dead(connection: &Connection) -> rusqlite::Result<()> {
+    let mut select =
+        connection.prepare("SELECT serial, record FROM operations WHERE due IS NULL AND expires IS NULL")?;
+    let rows = select.query_map([], stored)?.collect::<Result<Vec<_>, _>>()?;
+    let is_dead = |bytes: &[u8]| record::decode(bytes).is_ok_and(|operation| operation.dead_letter().is_some());
+    for (serial, _) in rows.iter().filter(|(_, bytes)| is_dead(bytes)) {
+        connection.execute("UPDATE operations SET dead = 1 WHERE serial = ?1", [serial])?;
+    }
+    Ok(())
+}
+
 /// The first two columns: where a record is, and its bytes.
 pub(super) fn stored(row: &rusqlite::Row<'_>) -> rusqlite::Result<(i64, Vec<u8>)> {
     Ok((row.get(0)?, row.get(1)?))
@@ -125,8 +135,8 @@ fn remove(connection: &Connection, id: OperationId) -> rusqlite::Result<()> {
 /// False if its key has a row.
 fn insert(connection: &Connection, row: &Row) -> rusqlite::Result<bool> {
     let mut insert = connection.prepare_cached(
-        "INSERT INTO operations (id, record, due, expires, alike, alike_until, open)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (id) DO NOTHING",
+        "INSERT INTO operations (id, record, due, expires, alike, alike_until, open, dead)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (id) DO NOTHING",
     )?;
     let inserted = insert.execute(params![
         row.id.as_bytes(),
@@ -136,6 +146,7 @@ fn insert(connection: &Connection, row: &Row) -> rusqlite::Result<bool> {
         row.alike,
         row.alike_until,
         row.open,
+        row.dead,
     ])?;
     Ok(inserted > 0)
 }
@@ -144,10 +155,11 @@ fn insert(connection: &Connection, row: &Row) -> rusqlite::Result<bool> {
 /// it may have to take back in the middle, and that was a third of the time of a call. `REPLACE` is another of these.
 pub(super) fn update(connection: &Connection, serial: i64, row: &Row) -> rusqlite::Result<()> {
     let mut update = connection.prepare_cached(
-        "UPDATE operations SET record = ?2, due = ?3, expires = ?4, alike = ?5, alike_until = ?6, open = ?7
+        "UPDATE operations SET record = ?2, due = ?3, expires = ?4, alike = ?5, alike_until = ?6, open = ?7, dead = ?8
          WHERE serial = ?1",
     )?;
-    let given = params![serial, row.record, row.due.map(at), row.expires.map(at), row.alike, row.alike_until, row.open];
+    let (due, expires) = (row.due.map(at), row.expires.map(at));
+    let given = params![serial, row.record, due, expires, row.alike, row.alike_until, row.open, row.dead];
     update.execute(given).map(drop)
 }
 

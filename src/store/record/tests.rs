@@ -224,6 +224,7 @@ fn settled_operation() -> Operation {
         events: 0,
         late_answers: 0,
         accepted: false,
+        dead: None,
     }
 }
 

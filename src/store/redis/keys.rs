@@ -30,6 +30,8 @@ pub(super) enum Index {
     Creation,
     /// Scopes, by how many unfinished operations they have.
     Open,
+    /// Open dead letters, by the creation of their operations.
+    Dead,
 }
 
 /// The keys of one operation in one buffer: they differ in a single byte.
@@ -159,6 +161,7 @@ impl Index {
             Self::Schedule => b'l',
             Self::Creation => b'o',
             Self::Open => b'c',
+            Self::Dead => b'd',
         }
     }
 }

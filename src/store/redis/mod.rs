@@ -53,6 +53,7 @@ use self::wire::Wiring;
 use crate::clock::{Timestamp, millis};
 use crate::crash_point::{self, Point};
 use crate::entropy::Entropy;
+use crate::operation::dead_letter::Letter;
 use crate::operation::transition::{Change, RequestChange};
 use crate::operation::{Alike, Operation, OperationId, Scope, StoredRequest, WriteId};
 use crate::redis_url::RedisUrl;
@@ -77,6 +78,13 @@ pub struct RedisStore {
     ended: Ended,
     /// Tells this store from others that would take its turn.
     instance: [u8; 16],
+}
+
+/// Whose keys a call begins with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begin {
+    Claim,
+    Write(Letter),
 }
 
 /// Which Redis, and how it is used.
@@ -195,7 +203,7 @@ impl RedisStore {
             RequestChange::Keep | RequestChange::Drop => Vec::new(),
         };
         let size = record.len() + event.len() + request.len();
-        let call = self.begin(CLAIM.call(8 + keys_of_alike(operation), size + 512), operation, true);
+        let call = self.begin(CLAIM.call(8 + keys_of_alike(operation), size + 512), operation, Begin::Claim);
         let call = call.with_write(operation.fence.write).with(record).with(self.keys.of(operation.id).member());
         let call = call.with(operation.created_at.0).with_optional(self.place_in_schedule(operation));
         let call = call
@@ -241,13 +249,20 @@ impl RedisStore {
             RequestChange::Drop => ("drop", Vec::new()),
         };
         let size = record.len() + event.len() + receipt.len() + request.len();
-        let call = self.begin(WRITE.call(6 + keys_of_alike(operation), size + 512), operation, false);
+        let letter = change.letter();
+        let keys = 6 + usize::from(letter != Letter::None) + keys_of_alike(operation);
+        let call = self.begin(WRITE.call(keys, size + 512), operation, Begin::Write(letter));
         let call = call.with_write(operation.fence.write).with(expected_head(change)).with(record);
         let call = call.with_optional(operation.expires_at.map(|end| self.life_until(end)));
         let call = call.with(self.keys.of(operation.id).member()).with_optional(self.place_in_schedule(operation));
         let receipt_end = operation.state.settled().map_or(operation.changed_at, |settled| settled.receipt_until);
         let call = call.with(event).with(receipt).with(self.life_until(receipt_end)).with(action).with(request);
         let call = call.with(member_of_open(&operation.identity.scope)).with_optional(last.map(|last| last.0));
+        let call = match letter {
+            Letter::Open => call.with(operation.created_at.0),
+            Letter::Closed => call.with("close"),
+            Letter::None => call.with(""),
+        };
         Ok(match operation.identity.alike {
             Some(_) => call.with_optional(end_as_alike(operation)),
             None => call,
@@ -255,17 +270,19 @@ impl RedisStore {
     }
 
     /// The keys of an operation, in the order in which the scripts name them.
-    fn begin(&self, call: Call, operation: &Operation, creates: bool) -> Call {
+    fn begin(&self, call: Call, operation: &Operation, begin: Begin) -> Call {
         let mut keys = self.keys.of(operation.id);
         let call = call.with(keys.part(Part::Record)).with(keys.part(Part::Receipt)).with(keys.part(Part::Request));
         let mut call = call.with(keys.part(Part::Events)).with(keys.index(Index::Schedule));
-        if creates {
+        if begin == Begin::Claim {
             call = call.with(keys.index(Index::Creation));
         }
         call = call.with(keys.index(Index::Open));
-        if creates {
-            call = call.with(self.keys.marker(operation.id.bucket()));
-        }
+        call = match begin {
+            Begin::Claim => call.with(self.keys.marker(operation.id.bucket())),
+            Begin::Write(Letter::None) => call,
+            Begin::Write(Letter::Open | Letter::Closed) => call.with(keys.index(Index::Dead)),
+        };
         match &operation.identity.alike {
             Some(alike) => call.with(self.keys.alike(operation.id.bucket(), alike)),
             None => call,
@@ -444,7 +461,14 @@ impl Store for RedisStore {
     }
 
     async fn list(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
-        self.page(cursor, limit).await
+        self.page(Index::Creation, cursor, limit).await
+    }
+
+    /// A version without dead letters closes none, and a record may have run out a moment ago.
+    async fn dead_letters(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
+        let mut page = self.page(Index::Dead, cursor, limit).await?;
+        page.operations.retain(|operation| operation.dead_letter().is_some());
+        Ok(page)
     }
 
     async fn purge(&self, limit: usize) -> Result<usize, StoreError> {
@@ -478,6 +502,16 @@ impl Store for RedisStore {
 
     async fn held(&self) -> Result<Vec<(String, Timestamp)>, StoreError> {
         self.held_names().await
+    }
+
+    async fn recall(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let mut command = Cmd::new();
+        command.arg("HMGET").arg(self.keys.named(name)).arg("value");
+        self.connection.ask(self.connection.deadline(), &Request::One(command), replies::recalled).await
+    }
+
+    async fn take_turn(&self, work: &str, life: Duration) -> Result<bool, StoreError> {
+        self.keep_turn(work, millis(life), self.connection.deadline()).await
     }
 
     async fn accept_loss(&self) -> Result<bool, StoreError> {

@@ -117,6 +117,13 @@ pub(super) fn remembered(reply: Value, write: WriteId) -> Read<Option<String>> {
     }
 }
 
+pub(super) fn recalled(reply: Value) -> Read<Option<String>> {
+    match list(&reply)? {
+        [value] => bulk_or_nil(value)?.map(|value| text(value).map(str::to_owned)).transpose(),
+        _ => Err(Failure::Garbage),
+    }
+}
+
 pub(super) fn fleet_time(reply: Value) -> Read<Said> {
     let time = |number: i64| u64::try_from(number).map(Timestamp).map_err(|_| Failure::Garbage);
     match list(&reply)? {

@@ -31,7 +31,7 @@ impl RedisStore {
     /// Leases that ended, the oldest first. Of a fleet, only the gateway whose turn it is looks.
     pub(super) async fn sweep_due(&self, limit: usize) -> Result<Vec<OperationId>, StoreError> {
         let deadline = self.connection.deadline();
-        if !self.take_turn("due", deadline).await? {
+        if !self.has_turn("due", deadline).await? {
             return Ok(Vec::new());
         }
         self.keep_epoch(deadline).await?;
@@ -48,7 +48,7 @@ impl RedisStore {
     /// Takes operations out of the indexes whose records the server has let expire.
     pub(super) async fn sweep_gone(&self, limit: usize) -> Result<usize, StoreError> {
         let deadline = self.connection.deadline();
-        if !self.take_turn("purge", deadline).await? {
+        if !self.has_turn("purge", deadline).await? {
             return Ok(0);
         }
         let now = self.now();
@@ -64,12 +64,12 @@ impl RedisStore {
         Ok(gone)
     }
 
-    /// Operations by creation, newest first. A page may be short of `limit` and still have a next one.
-    pub(super) async fn page(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
+    /// What an index has of operations by creation, newest first. A page may be short of `limit` and still have a next one.
+    pub(super) async fn page(&self, index: Index, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
         let deadline = self.connection.deadline();
         let before = cursor.map(parse_cursor).transpose()?;
         let share = limit.min(limit / 8 + SLACK) + SLACK;
-        let buckets = self.newest(before.as_ref(), share, deadline).await?;
+        let buckets = self.newest(index, before.as_ref(), share, deadline).await?;
         // A bucket that gave its whole share may have more of the same age: nothing beyond its last one is certain.
         let horizon = buckets.iter().filter(|places| places.len() >= share).filter_map(|places| places.last()).max();
         let horizon = horizon.cloned();
@@ -94,25 +94,45 @@ impl RedisStore {
     }
 
     /// Whether this gateway has the turn, now or still.
-    async fn take_turn(&self, work: &str, deadline: Instant) -> Result<bool, StoreError> {
+    async fn has_turn(&self, work: &str, deadline: Instant) -> Result<bool, StoreError> {
+        let holder = self.turn(work, TURN, deadline).await?;
+        Ok(holder.is_none_or(|id| id == self.instance))
+    }
+
+    /// Takes a turn, or makes one that this gateway has last so many milliseconds more.
+    pub(super) async fn keep_turn(&self, work: &str, life: u64, deadline: Instant) -> Result<bool, StoreError> {
+        match self.turn(work, life, deadline).await? {
+            None => Ok(true),
+            Some(holder) if holder == self.instance => {
+                let mut command = Cmd::new();
+                command.arg("PEXPIRE").arg(self.keys.turn(work)).arg(life);
+                let kept = self.connection.ask(deadline, &Request::One(command), replies::number).await?;
+                Ok(kept > 0)
+            }
+            Some(_) => Ok(false),
+        }
+    }
+
+    /// Takes a turn of so many milliseconds if nobody has it, and gives back who has.
+    async fn turn(&self, work: &str, life: u64, deadline: Instant) -> Result<Option<Vec<u8>>, StoreError> {
         let turn = self.keys.turn(work);
         let mut command = Cmd::new();
         command.arg("SET").arg(&turn).arg(&self.instance[..]);
-        command.arg("NX").arg("GET").arg("PX").arg(TURN);
-        let is_ours = |reply| replies::bulk_or_nil(&reply).map(|holder| holder.is_none_or(|id| id == self.instance));
-        let has_turn = self.connection.ask(deadline, &Request::One(command), is_ours).await?;
-        if !has_turn {
-            self.end_long_turn(&turn, deadline).await?;
+        command.arg("NX").arg("GET").arg("PX").arg(life);
+        let holder = |reply| replies::bulk_or_nil(&reply).map(|holder| holder.map(<[u8]>::to_vec));
+        let holder = self.connection.ask(deadline, &Request::One(command), holder).await?;
+        if holder.as_ref().is_some_and(|id| *id != self.instance) {
+            self.end_long_turn(&turn, life, deadline).await?;
         }
-        Ok(has_turn)
+        Ok(holder)
     }
 
     /// The clock of a server may have gone back since a turn was taken, which would last for as long as it went.
-    async fn end_long_turn(&self, turn: &str, deadline: Instant) -> Result<(), StoreError> {
+    async fn end_long_turn(&self, turn: &str, life: u64, deadline: Instant) -> Result<(), StoreError> {
         let mut command = Cmd::new();
         command.arg("PTTL").arg(turn);
         let is_long = |reply: Value| match reply {
-            Value::Int(left) => Ok(u64::try_from(left).is_ok_and(|left| left > TURN)),
+            Value::Int(left) => Ok(u64::try_from(left).is_ok_and(|left| left > life)),
             _ => Err(Failure::Garbage),
         };
         if self.connection.ask(deadline, &Request::One(command), is_long).await? {
@@ -145,8 +165,8 @@ impl RedisStore {
         let Some(first) = ids.first() else {
             return Ok(0);
         };
-        let mut call = PURGE.call(4 * ids.len() + 2, ids.len() * 320);
-        for index in [Index::Schedule, Index::Creation] {
+        let mut call = PURGE.call(4 * ids.len() + 3, ids.len() * 320);
+        for index in [Index::Schedule, Index::Creation, Index::Dead] {
             call = call.with(self.keys.index(first.bucket(), index));
         }
         for id in ids {
@@ -163,13 +183,14 @@ impl RedisStore {
 
     async fn newest(
         &self,
+        index: Index,
         before: Option<&Place>,
         share: usize,
         deadline: Instant,
     ) -> Result<Vec<Vec<Place>>, StoreError> {
         let mut commands = Pipeline::with_capacity(256);
         for bucket in 0..=u8::MAX {
-            let command = commands.cmd("ZREVRANGEBYSCORE").arg(self.keys.index(bucket, Index::Creation));
+            let command = commands.cmd("ZREVRANGEBYSCORE").arg(self.keys.index(bucket, index));
             match before {
                 Some(before) => command.arg(before.score),
                 None => command.arg("+inf"),

@@ -1,13 +1,14 @@
 -- Replaces a record that is still what the writer thought.
--- KEYS: record, receipt, request, events, schedule, open; for an unnamed call also its look-alikes.
+-- KEYS: record, receipt, request, events, schedule, open; where it touches its dead letter also the index of these; for
+--       an unnamed call also its look-alikes.
 -- ARGV: write id, expected head (format, owner, token, revision), record, its life in ms ('' for good), id,
 --       place in the schedule ('' none), event ('' none), receipt ('' none), its life in ms,
---       'keep', 'put' or 'drop' the request, request, scope, last moment ('' none); for an unnamed call also its end as
---       a look-alike ('' none).
+--       'keep', 'put' or 'drop' the request, request, scope, last moment ('' none), its dead letter ('' untouched, its
+--       place in the index, or 'close'); for an unnamed call also its end as a look-alike ('' none).
 -- Replies the write id alone if it is applied; else the write id and, if there is a record, record and receipt.
-local write, expected, record, life, id, due, event, receipt, receipt_life, action, request, scope, last, till =
-  unpack(ARGV)
-local alike = KEYS[7]
+local write, expected, record, life, id, due, event, receipt, receipt_life, action, request, scope, last, letter,
+  till = unpack(ARGV)
+local alike = KEYS[letter == '' and 7 or 8]
 
 -- Not the whole record: Lua hashes every byte of a string that it is given.
 local head = redis.call('GETRANGE', KEYS[1], '0', '48')
@@ -80,6 +81,11 @@ elseif not was_open and life == '' then
 end
 if due == '' then
   redis.pcall('ZREM', KEYS[5], id)
+end
+if letter == 'close' then
+  redis.pcall('ZREM', KEYS[7], id)
+elseif letter ~= '' then
+  redis.pcall('ZADD', KEYS[7], letter, id)
 end
 if alike then
   stand(alike, id, till)

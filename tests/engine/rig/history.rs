@@ -19,7 +19,11 @@ pub fn check_history(kept: &Kept) {
             (from, None) => {
                 let stays = matches!(
                     event.kind,
-                    EventKind::TakenOver | EventKind::Sent | EventKind::AnswerRefused | EventKind::Disputed
+                    EventKind::TakenOver
+                        | EventKind::Sent
+                        | EventKind::AnswerRefused
+                        | EventKind::Disputed
+                        | EventKind::Abandoned
                 );
                 assert!(from.is_none() && stays, "{}", story());
             }

@@ -180,6 +180,11 @@ impl Store for FrailStore {
         self.through(Step::Look, |store| async move { store.list(cursor.as_deref(), limit).await }).await
     }
 
+    async fn dead_letters(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
+        let cursor = cursor.map(str::to_owned);
+        self.through(Step::Look, |store| async move { store.dead_letters(cursor.as_deref(), limit).await }).await
+    }
+
     async fn purge(&self, limit: usize) -> Result<usize, StoreError> {
         self.through(Step::Look, |store| async move { store.purge(limit).await }).await
     }
@@ -206,6 +211,11 @@ impl Store for FrailStore {
 
     async fn held(&self) -> Result<Vec<(String, Timestamp)>, StoreError> {
         self.through(Step::Hold, |store| async move { store.held().await }).await
+    }
+
+    async fn recall(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let name = name.to_owned();
+        self.through(Step::Look, |store| async move { store.recall(&name).await }).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use oncegate::operation::dead_letter::Next;
 use oncegate::operation::transition::{Ended, Opening, Retention};
 use oncegate::operation::{Cause, OperationId};
 use oncegate::store::{Claimed, Store};
@@ -37,7 +38,7 @@ async fn a_new_run_lives_until_it_ends() {
     let store = open(&server.url(), PATIENT).await;
     let running = put_sent(&store, claim(&store, "again")).await;
     let ended = Ended { cause: Cause::Connect, may_have_run: false };
-    let ended = applied(&store, running.end(ended, KEPT_LONG, step(store.now())).unwrap()).await;
+    let ended = applied(&store, running.end(ended, Next::Client, KEPT_LONG, step(store.now())).unwrap()).await;
     for part in ["r", "e", "q"] {
         assert_life(&server, &key_of(part, ended.id), Some(KEPT_LONG.tombstones));
     }

@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use oncegate::clock::Timestamp;
-use oncegate::operation::OperationId;
+use oncegate::operation::dead_letter::Next;
+use oncegate::operation::transition::{Ended, Opening};
+use oncegate::operation::{Cause, OperationId};
 use oncegate::store::{Store, StoreError};
 
 use crate::support::operations::*;
@@ -51,6 +53,48 @@ pub async fn pages_run_from_the_newest_to_the_oldest(store: &dyn Store) {
     }
     assert_eq!(listed, created);
     assert!(store.list(None, 23).await.unwrap().next.is_none());
+}
+
+pub async fn dead_letters_are_listed_while_they_are_open(store: &dyn Store) {
+    put_sent(store, claim(store, "running")).await;
+    put_settled(store, "done", KEPT_LONG).await;
+    let unresolved = put_unknown(store, claim(store, "unknown")).await;
+    let refused = put_not_executed(store, "refused", Next::Person).await;
+    put_not_executed(store, "comes-back", Next::Client).await;
+    let letters = async || {
+        let page = store.dead_letters(None, 10).await.unwrap();
+        page.operations.into_iter().map(|operation| operation.id).collect::<HashSet<_>>()
+    };
+    assert_eq!(letters().await, HashSet::from([unresolved.id, refused.id]));
+    let since = refused.dead_letter().unwrap().since;
+    let told = applied(store, refused.alerted(since, store.now(), step(store.now())).unwrap()).await;
+    assert_eq!(letters().await, HashSet::from([unresolved.id, refused.id]));
+    let again = told.claim_again(ownership(store.now(), HOUR), Opening::Sent, step(store.now())).unwrap();
+    let again = applied(store, again).await;
+    applied(store, settled(store, &unresolved, receipt("late"), KEPT_LONG)).await;
+    assert_eq!(letters().await, HashSet::new());
+    let ended = Ended { cause: Cause::Connect, may_have_run: false };
+    applied(store, again.end(ended, Next::Person, KEPT_LONG, step(store.now())).unwrap()).await;
+    assert_eq!(letters().await, HashSet::from([refused.id]), "one for each operation");
+}
+
+pub async fn dead_letters_come_page_by_page(store: &dyn Store) {
+    let mut opened = HashSet::new();
+    for number in 0..7 {
+        opened.insert(put_not_executed(store, &format!("dead-{number}"), Next::Person).await.id);
+        put_settled(store, &format!("done-{number}"), KEPT_LONG).await;
+    }
+    let (mut listed, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = store.dead_letters(cursor.as_deref(), 3).await.unwrap();
+        listed.extend(page.operations.into_iter().map(|operation| operation.id));
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(listed.len(), 7);
+    assert_eq!(listed.into_iter().collect::<HashSet<_>>(), opened);
 }
 
 pub async fn a_cursor_of_nobody_is_refused(store: &dyn Store) {

@@ -1,5 +1,6 @@
 //! How many unfinished operations a scope has.
 
+use oncegate::operation::dead_letter::Next;
 use oncegate::operation::transition::{Ended, Opening};
 use oncegate::operation::{Cause, Identity, Scope};
 use oncegate::store::Store;
@@ -24,7 +25,7 @@ pub async fn what_is_unfinished_is_counted_until_it_ends(store: &dyn Store) {
 pub async fn a_new_run_counts_again(store: &dyn Store) {
     let running = put_sent(store, claim(store, "again")).await;
     let ended = Ended { cause: Cause::Connect, may_have_run: false };
-    let ended = applied(store, running.end(ended, KEPT_LONG, step(store.now())).unwrap()).await;
+    let ended = applied(store, running.end(ended, Next::Person, KEPT_LONG, step(store.now())).unwrap()).await;
     assert_eq!(open(store).await, 0);
     let again = ended.claim_again(ownership(store.now(), HOUR), Opening::Sent, step(store.now())).unwrap();
     let again = applied(store, again).await;

@@ -1,5 +1,6 @@
 //! How long things are kept.
 
+use oncegate::operation::dead_letter::Next;
 use oncegate::operation::transition::{Ended, Opening, Retention};
 use oncegate::operation::{Cause, StateName};
 use oncegate::store::{Claimed, Found, Store, Written};
@@ -40,7 +41,7 @@ pub async fn a_new_run_takes_the_end_of_life_away(store: &dyn Store) {
     let running = put_sent(store, claim(store, "back")).await;
     let keep = Retention { receipts: SOON, tombstones: std::time::Duration::from_secs(2) };
     let ended = Ended { cause: Cause::Status(503), may_have_run: false };
-    let refused = applied(store, running.end(ended, keep, step(store.now())).unwrap()).await;
+    let refused = applied(store, running.end(ended, Next::Client, keep, step(store.now())).unwrap()).await;
     assert_eq!(store.request(refused.id).await.unwrap(), Some(request("{}")));
     let now = store.now();
     let again = refused.claim_again(ownership(now, HOUR), Opening::Sent, step(now)).unwrap();

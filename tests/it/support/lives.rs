@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use oncegate::clock::Timestamp;
+use oncegate::operation::dead_letter::Next;
 use oncegate::operation::transition::{Ended, Opening, Retention};
 use oncegate::operation::{Cause, Scope};
 use oncegate::store::Store;
@@ -41,10 +42,10 @@ pub async fn purge(store: &dyn Store) {
 
 async fn not_executed_twice(store: &dyn Store) {
     let running = put_sent(store, claim(store, "refused")).await;
-    let ended = applied(store, running.end(ENDED, KEPT_LONG, step(store.now())).unwrap()).await;
+    let ended = applied(store, running.end(ENDED, Next::Client, KEPT_LONG, step(store.now())).unwrap()).await;
     let again = ended.claim_again(ownership(store.now(), HOUR), Opening::Claimed, step(store.now())).unwrap();
     let again = applied(store, again).await;
-    applied(store, again.end(ENDED, SHORT, step(store.now())).unwrap()).await;
+    applied(store, again.end(ENDED, Next::Client, SHORT, step(store.now())).unwrap()).await;
 }
 
 async fn late_answer(store: &dyn Store) {

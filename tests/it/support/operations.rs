@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, HeaderName};
 use oncegate::clock::Timestamp;
+use oncegate::operation::dead_letter::Next;
 use oncegate::operation::transition::{self, Change, Ended, Opening, Ownership, Retention, Step, Verdict};
 use oncegate::operation::{
     Alike, Cause, Fingerprint, Identity, Kept, KeySource, Operation, OperationId, OwnerId, Receipt, Scope, Settled,
@@ -94,7 +95,7 @@ pub fn sent(store: &dyn Store, operation: &Operation) -> Change {
 
 pub fn unknown(store: &dyn Store, operation: &Operation) -> Change {
     let ended = Ended { cause: Cause::Timeout, may_have_run: true };
-    operation.end(ended, KEPT_LONG, step(store.now())).unwrap()
+    operation.end(ended, Next::Person, KEPT_LONG, step(store.now())).unwrap()
 }
 
 pub fn settled(store: &dyn Store, operation: &Operation, receipt: Receipt, keep: Retention) -> Change {
@@ -129,6 +130,12 @@ pub async fn put_sent(store: &dyn Store, claim: Change) -> Operation {
 pub async fn put_unknown(store: &dyn Store, claim: Change) -> Operation {
     let running = put_sent(store, claim).await;
     applied(store, unknown(store, &running)).await
+}
+
+pub async fn put_not_executed(store: &dyn Store, key: &str, who: Next) -> Operation {
+    let running = put_sent(store, claim(store, key)).await;
+    let ended = Ended { cause: Cause::Connect, may_have_run: false };
+    applied(store, running.end(ended, who, KEPT_LONG, step(store.now())).unwrap()).await
 }
 
 pub async fn put_settled(store: &dyn Store, key: &str, keep: Retention) -> Operation {

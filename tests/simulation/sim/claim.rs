@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use oncegate::operation::admission::{Admission, Repeat, ResendRule};
+use oncegate::operation::dead_letter::Next;
 use oncegate::operation::transition::{Change, Ended, Opening, RequestChange, claim};
 use oncegate::operation::{
     Cause, Fence, Fingerprint, Identity, KeySource, Operation, OperationId, Scope, State, StateName, StoredRequest,
@@ -193,7 +194,7 @@ impl World {
         let step = self.step_of(task.gateway);
         let ended = Ended { cause: Cause::OwnerLost, may_have_run: false };
         let change = match self.setup.broken {
-            Broken::LeaseFreesSent => operation.end(ended, self.setup.keep, step),
+            Broken::LeaseFreesSent => operation.end(ended, Next::Person, self.setup.keep, step),
             _ => operation.lapse(self.setup.keep, step),
         };
         let Ok(change) = change.map(Box::new) else { return self.conclude(task, Told::Problem("internal")) };
@@ -273,7 +274,7 @@ impl World {
         let mut task = self.task(task.gateway, task.key);
         let write = self.step_of(task.gateway).write;
         let ended = Ended { cause: Cause::Store, may_have_run: false };
-        let word = LastWord { word: Word::End(ended), keep: self.setup.keep, write };
+        let word = LastWord { word: Word::End(ended, Next::Client), keep: self.setup.keep, write };
         let before = change.expected;
         task.owner = Some(Owner::new(change.operation, self.now));
         self.take_back(task, before, word, self.now, FIRST_PAUSE);

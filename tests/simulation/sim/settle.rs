@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use oncegate::operation::admission::ResendRule;
+use oncegate::operation::dead_letter::Next;
 use oncegate::operation::outcome::Outcome;
 use oncegate::operation::transition::{Ended, LateAnswer, Verdict};
 use oncegate::operation::{Cause, Kept, Operation, Receipt, Sender, Settled, StateName};
@@ -37,14 +38,15 @@ impl World {
             }
             (None, _) => {
                 let ended = ending.ended().unwrap_or(Ended { cause: Cause::BadAnswer, may_have_run: true });
-                self.end_without_receipt(task, ended);
+                let told = attempted.answer.is_some() && attempted.hint.is_some();
+                self.end_without_receipt(task, ended, told);
             }
         }
     }
 
     /// `Run::spent`.
     pub fn spent(&mut self, task: Box<Task>) {
-        self.end_without_receipt(task, Ended { cause: Cause::OwnerLost, may_have_run: false });
+        self.end_without_receipt(task, Ended { cause: Cause::OwnerLost, may_have_run: false }, false);
     }
 
     fn settle(&mut self, mut task: Box<Task>, verdict: Verdict, status: u16, receipt: Option<Receipt>) {
@@ -67,8 +69,8 @@ impl World {
         self.write(task, Transition::Last(word), Then::Show { until, pause: FIRST_PAUSE, sender, again: false });
     }
 
-    fn end_without_receipt(&mut self, task: Box<Task>, ended: Ended) {
-        let word = self.word(&task, Word::End(ended));
+    fn end_without_receipt(&mut self, task: Box<Task>, ended: Ended, told_to_come_back: bool) {
+        let word = self.word(&task, Word::End(ended, next(&task, told_to_come_back)));
         self.write(task, Transition::Last(word), Then::End { told: Told::Problem("no receipt") });
     }
 
@@ -76,12 +78,12 @@ impl World {
     pub fn broken_off(&mut self, task: Box<Task>, error: WriteError, ended: Ended) {
         match error {
             WriteError::Fenced(_) if !ended.may_have_run => {
-                let word = self.word(&task, Word::End(ended));
+                let word = self.word(&task, Word::End(ended, Next::Person));
                 let then = Then::End { told: Told::Problem("did not run") };
                 self.write(task, Transition::Last(word), then);
             }
             WriteError::Store => {
-                let word = self.word(&task, Word::End(ended));
+                let word = self.word(&task, Word::End(ended, next(&task, true)));
                 self.keep_writing(&task, word);
                 self.conclude(task, Told::Problem("store unavailable"));
             }
@@ -149,7 +151,7 @@ impl World {
 
     /// `Owner::write_end`, of which the doubt is brought by whoever writes.
     fn may_retract(&self, task: &Task, word: &LastWord, found: &Found) -> bool {
-        let Word::End(ended) = word.word else { return false };
+        let Word::End(ended, _) = word.word else { return false };
         let Some(owner) = &task.owner else { return false };
         let doubtful = ended.may_have_run || owner.operation.may_have_run;
         !doubtful && found.operation.is_unknown_of(owner.operation.fence.owner)
@@ -311,4 +313,9 @@ impl World {
 
 fn sender_of(task: &Task) -> Option<Sender> {
     task.owner.as_ref().and_then(|owner| owner.operation.sender)
+}
+
+/// `FirstCaller::next`.
+fn next(task: &Task, told_to_come_back: bool) -> Next {
+    if told_to_come_back && !task.callers.is_empty() { Next::Client } else { Next::Person }
 }

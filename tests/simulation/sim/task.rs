@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use oncegate::operation::admission::Admission;
+use oncegate::operation::dead_letter::Next;
 use oncegate::operation::transition::{Change, Ended, IllegalTransition, LateAnswer, Retention, Step, Verdict};
 use oncegate::operation::{Fence, Kept, Operation, OwnerId, Receipt, Sender, Settled, StoredRequest, WriteId};
 use oncegate::retry::decide;
@@ -77,7 +78,7 @@ pub struct LastWord {
 #[derive(Clone)]
 pub enum Word {
     Settle { verdict: Verdict, settled: Settled, receipt: Option<Receipt> },
-    End(Ended),
+    End(Ended, Next),
 }
 
 /// Where a task goes on.
@@ -270,14 +271,14 @@ impl LastWord {
             Word::Settle { verdict, settled, receipt } => {
                 operation.settle(*verdict, settled.clone(), receipt.clone(), self.keep, step)
             }
-            Word::End(ended) => operation.end(*ended, self.keep, step),
+            Word::End(ended, next) => operation.end(*ended, *next, self.keep, step),
         }
     }
 
     fn retraction(&self, operation: &Operation, owner: OwnerId, step: Step) -> Result<Change, IllegalTransition> {
         match &self.word {
             Word::Settle { .. } => self.change(operation, step),
-            Word::End(ended) => operation.retract(owner, *ended, self.keep, Step { write: self.write, ..step }),
+            Word::End(ended, _) => operation.retract(owner, *ended, self.keep, Step { write: self.write, ..step }),
         }
     }
 
@@ -286,7 +287,7 @@ impl LastWord {
         match &self.word {
             Word::Settle { settled, .. } if settled.kept == Kept::Cut => Told::Problem("cut"),
             Word::Settle { receipt: Some(receipt), .. } => Told::of_receipt(receipt),
-            Word::Settle { receipt: None, .. } | Word::End(_) => Told::Problem("ended"),
+            Word::Settle { receipt: None, .. } | Word::End(..) => Told::Problem("ended"),
         }
     }
 }

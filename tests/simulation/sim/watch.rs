@@ -138,6 +138,9 @@ impl World {
         let ended = matches!(to, StateName::Succeeded | StateName::Failed | StateName::NotExecuted);
         let watch = &mut self.watch;
         watch.must(is.expires_at.is_some() == ended, "I4: a timer may end it", || format!("{to} has the wrong end"));
+        let told = || format!("{to}: {:?}", is.dead);
+        let one = is.dead == is.dead_letter() || is.due().is_some();
+        watch.must(one, "I11: not exactly one dead letter", told);
         if only_told {
             return;
         }

@@ -1,0 +1,142 @@
+//! A person's words about a dead letter: that the call is to be made after all, with the request of its first call and
+//! under its key, or that it is given up.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::config::Route;
+use crate::engine::Engine;
+use crate::engine::call::{resend_rule, retention};
+use crate::engine::flight::{Pilot, Seat};
+use crate::engine::problem::{Code, Problem};
+use crate::engine::recover::{Alone, method};
+use crate::engine::refusal;
+use crate::operation::dead_letter::Next;
+use crate::operation::transition::Opening;
+use crate::operation::{Operation, OperationId, StateName, StoredRequest};
+use crate::store::Written;
+
+const NOT_KEPT: &str = "The request of its first call is not stored any more, so there is nothing to send. The call has to be \
+                        made again by its caller, with the same key.";
+
+const NEEDS_CALLER: &str = "Its caller's credential went with it, and is not stored. The call has to be made again by its \
+                            caller, with the same key; or give the upstream a credential in its `headers`.";
+
+impl Engine {
+    /// Begins a new run of an operation that did not run, and gives back the operation as it stands then. What cannot be
+    /// sent is said at once.
+    ///
+    /// # Errors
+    /// `conflict` where it is not to be made, with the reason; `not-found`; `overloaded`, and what the store says.
+    pub async fn redrive(self: &Arc<Self>, id: OperationId) -> Result<Operation, Problem> {
+        let operation = self.of_operator(id).await?;
+        may_be_redriven(&operation)?;
+        let route = &operation.identity.route;
+        let unknown = || conflict(format!("Its route `{route}` is not in this gateway's file."));
+        let route = self.shared.config.routes.named(route).cloned().ok_or_else(unknown)?;
+        let request = self.kept_request(id).await.map_err(|error| refusal::store_problem(&error))?;
+        let request = request.ok_or_else(|| conflict(NOT_KEPT))?;
+        if request.had_credential {
+            return Err(conflict(NEEDS_CALLER));
+        }
+        let Seat::Pilot(pilot) = self.shared.flights.enter(id, operation.identity.fingerprint) else {
+            return Err(conflict("Somebody is making the call right now."));
+        };
+        self.begin_anew(pilot, operation, route, request).await
+    }
+
+    async fn begin_anew(
+        self: &Arc<Self>,
+        pilot: Pilot,
+        operation: Operation,
+        route: Arc<Route>,
+        request: StoredRequest,
+    ) -> Result<Operation, Problem> {
+        let Some(room) = self.shared.buffers.take(request.body.len() as u64) else {
+            return Err(Problem::new(Code::Overloaded, "There is no room for its body now (server.buffers)."));
+        };
+        let since = Instant::now();
+        let deadline = since + route.retry.deadline;
+        let opening = Opening::of(resend_rule(&route, &method(&request), &operation.identity).repeat);
+        let change = operation.claim_again(self.ownership(&route, deadline, operation.accepted), opening, self.step());
+        let change = change.map_err(|error| conflict(error.to_string()))?;
+        match self.store.write(&change).await {
+            Ok(Written::Applied) => {}
+            Ok(Written::Refused(found)) => {
+                may_be_redriven(&found.operation)?;
+                return Err(conflict("Somebody else has just made the call, and it did not run."));
+            }
+            Ok(Written::Gone) => return Err(gone()),
+            Err(error) => {
+                let keep = retention(&route, &operation.identity, operation.accepted);
+                self.withdraw((keep, Next::Person), change, &error);
+                return Err(refusal::store_problem(&error));
+            }
+        }
+        tracing::info!(operation = %operation.id, route = %route.name, "redriven by an operator");
+        let begun = change.operation.clone();
+        self.run_alone(Alone { pilot, owner: self.owner(change.operation, since), route, request, deadline, room });
+        Ok(begun)
+    }
+
+    /// Gives an operation up, and gives it back as it stands then: its key is never sent again.
+    ///
+    /// # Errors
+    /// `conflict` where it waits for nobody; `not-found`, and what the store says.
+    pub async fn abandon(&self, id: OperationId) -> Result<Operation, Problem> {
+        let operation = self.of_operator(id).await?;
+        let keep = match self.shared.config.routes.named(&operation.identity.route) {
+            Some(route) => retention(route, &operation.identity, operation.accepted),
+            None => self.default_retention(),
+        };
+        let Ok(change) = operation.abandon(keep, self.step()) else {
+            return Err(conflict(format!("It is {}: there is nothing to give up.", operation.state.name())));
+        };
+        match self.store.write(&change).await.map_err(|error| refusal::store_problem(&error))? {
+            Written::Applied => {
+                tracing::info!(operation = %id, was = %operation.state.name(), "given up by an operator");
+                Ok(change.operation)
+            }
+            Written::Refused(found) => Err(conflict(format!("It is {} by now.", found.operation.state.name()))),
+            Written::Gone => Err(gone()),
+        }
+    }
+
+    /// An operation as an operator finds it.
+    pub(super) async fn of_operator(&self, id: OperationId) -> Result<Operation, Problem> {
+        let found = self.store.read(id).await.map_err(|error| {
+            self.note_unreadable(id, &error);
+            refusal::look_up_problem(&error)
+        })?;
+        found.map(|found| found.operation).ok_or_else(gone)
+    }
+}
+
+fn may_be_redriven(operation: &Operation) -> Result<(), Problem> {
+    let is_disputed = operation.dead_letter().is_some_and(|letter| letter.disputed);
+    let why = match operation.state.name() {
+        StateName::NotExecuted if is_disputed => {
+            "An answer came after its end, so that it may have run. Find out at the service first."
+        }
+        StateName::NotExecuted => return Ok(()),
+        StateName::Unknown => {
+            "Nobody knows whether it ran. Find out at the service first; a call that may have run is not made again on a \
+             person's word alone."
+        }
+        StateName::Claimed | StateName::Sent | StateName::Waiting => "Somebody is making the call right now.",
+        StateName::Succeeded | StateName::Failed | StateName::Compensating | StateName::Compensated => "It has run.",
+        StateName::AwaitingApproval => "It waits for an approval.",
+        StateName::Rejected => "An operator rejected it.",
+        StateName::Abandoned => "An operator gave it up.",
+    };
+    Err(conflict(why))
+}
+
+fn conflict(why: impl Into<String>) -> Problem {
+    Problem::new(Code::Conflict, why)
+}
+
+fn gone() -> Problem {
+    Problem::new(Code::NotFound, "There is no such operation, or its record has run out.")
+}
