@@ -38,6 +38,12 @@ pub(super) fn fence(
     Ok(select.query_row(params![id.as_bytes(), at(now)], fence).optional()?)
 }
 
+/// Where a record is, whether or not its time is over.
+pub(super) fn serial(connection: &Connection, id: OperationId) -> rusqlite::Result<Option<i64>> {
+    let mut select = connection.prepare_cached("SELECT serial FROM operations WHERE id = ?1")?;
+    select.query_row([id.as_bytes()], |row| row.get(0)).optional()
+}
+
 /// An identical unnamed call that stands in the way of `row`, while that has no record.
 pub(super) fn alike(
     connection: &Connection,

@@ -32,7 +32,9 @@ pub(super) fn claim(
             return Ok(if ours { Claimed::Won } else { Claimed::Exists(Box::new(found)) });
         }
         // Its time is over.
-        remove(connection, row.id)?;
+        if let Some(serial) = queries::serial(connection, row.id)? {
+            remove(connection, serial)?;
+        }
         insert(connection, row)?;
     }
     parts(connection, connection.last_insert_rowid(), row)?;
@@ -56,21 +58,22 @@ pub(super) fn write(connection: &Connection, row: &Row, now: Timestamp) -> Resul
     Ok(Written::Applied)
 }
 
-/// Records take what is beside them along.
 pub(super) fn purge(connection: &Connection, limit: usize, now: Timestamp) -> Result<usize, Failure> {
-    let mut delete = connection.prepare_cached(
-        "DELETE FROM operations WHERE serial IN (SELECT serial FROM operations WHERE expires <= ?1 LIMIT ?2)",
-    )?;
-    let records = delete.execute(params![at(now), integer(limit as u64)])?;
+    let mut select = connection.prepare_cached("SELECT serial FROM operations WHERE expires <= ?1 LIMIT ?2")?;
+    let over = select.query_map(params![at(now), integer(limit as u64)], |row| row.get(0))?;
+    let over: Vec<i64> = over.collect::<Result<_, _>>()?;
+    for serial in &over {
+        remove(connection, *serial)?;
+    }
     let mut delete = connection.prepare_cached(
         "DELETE FROM receipts WHERE serial IN (SELECT serial FROM receipts WHERE until <= ?1 LIMIT ?2)",
     )?;
-    let rest = limit.saturating_sub(records);
+    let rest = limit.saturating_sub(over.len());
     let receipts = delete.execute(params![at(now), integer(rest as u64)])?;
     let mut delete = connection
         .prepare_cached("DELETE FROM notes WHERE name IN (SELECT name FROM notes WHERE until <= ?1 LIMIT ?2)")?;
     let rest = rest.saturating_sub(receipts);
-    Ok(records + receipts + delete.execute(params![at(now), integer(rest as u64)])?)
+    Ok(over.len() + receipts + delete.execute(params![at(now), integer(rest as u64)])?)
 }
 
 pub(super) fn remember(
@@ -128,8 +131,17 @@ fn with_lease_over(bytes: &[u8], now: Timestamp) -> Option<Row> {
     Row::of(&Sealer::none(), &over).ok()
 }
 
-fn remove(connection: &Connection, id: OperationId) -> rusqlite::Result<()> {
-    connection.prepare_cached("DELETE FROM operations WHERE id = ?1")?.execute([id.as_bytes()]).map(drop)
+/// A record and all that is beside it. The next record may take its place in the tables, so nothing of it may stay.
+fn remove(connection: &Connection, serial: i64) -> rusqlite::Result<()> {
+    for delete in [
+        "DELETE FROM events WHERE serial = ?1",
+        "DELETE FROM receipts WHERE serial = ?1",
+        "DELETE FROM requests WHERE serial = ?1",
+        "DELETE FROM operations WHERE serial = ?1",
+    ] {
+        connection.prepare_cached(delete)?.execute([serial])?;
+    }
+    Ok(())
 }
 
 /// False if its key has a row.
