@@ -6,11 +6,13 @@ use sha2::{Digest, Sha256};
 
 use crate::operation::Scope;
 use crate::operation::payload::media_type;
+use crate::operation::raw;
 
 /// SHA-256 of a request under a version of the rules; records are compared under the version that made them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Fingerprint {
     pub version: u8,
+    #[serde(serialize_with = "raw::serialize")]
     pub digest: [u8; 32],
 }
 

@@ -6,6 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::operation::raw;
+
 /// Crockford's base 32 in lower case: no letter that is read as a digit.
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const PREFIX: &str = "op_";
@@ -15,7 +17,7 @@ const TEXT_LENGTH: usize = 32;
 ///
 /// The first byte is the bucket: everything a store keeps for operations of one bucket may change in one atomic step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct OperationId([u8; 20]);
+pub struct OperationId(#[serde(serialize_with = "raw::serialize")] [u8; 20]);
 
 impl OperationId {
     /// `bucket` overrides the one that the name would have; unnamed calls share the bucket of their look-alikes.
@@ -90,7 +92,7 @@ impl FromStr for OperationId {
 
 /// Random, one per claim: tells owners apart even when a lossy failover made the store forget a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OwnerId(pub [u8; 16]);
+pub struct OwnerId(#[serde(serialize_with = "raw::serialize")] pub [u8; 16]);
 
 /// Random, one per write: the same write sent again is recognised and changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,13 +8,11 @@ use serde::de::Error;
 use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::operation::raw;
+
 /// A value that need not be text.
 #[derive(Serialize)]
-struct Line<'a>(&'a str, #[serde(serialize_with = "raw")] &'a [u8]);
-
-fn raw<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_bytes(bytes)
-}
+struct Line<'a>(&'a str, #[serde(serialize_with = "raw::serialize")] &'a [u8]);
 
 pub(super) fn serialize<S: Serializer>(headers: &HeaderMap, serializer: S) -> Result<S::Ok, S::Error> {
     let mut list = serializer.serialize_seq(Some(headers.len()))?;

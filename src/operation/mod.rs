@@ -12,6 +12,7 @@ pub mod key;
 mod lines;
 pub mod outcome;
 pub mod payload;
+mod raw;
 pub mod receipt;
 pub mod request;
 pub mod scope;
@@ -103,12 +104,14 @@ pub struct Identity {
     /// Digest of an unnamed call; look-alikes share it.
     pub alike: Option<Alike>,
     /// Digest of the route's identity rules under which the key was made.
+    #[serde(serialize_with = "raw::serialize")]
     pub rules: [u8; 8],
 }
 
 /// What unnamed calls of the same content have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alike {
+    #[serde(serialize_with = "raw::serialize")]
     pub digest: [u8; 32],
     /// Until when an identical unnamed call is this operation; `None` if only an unresolved one counts.
     pub until: Option<Timestamp>,

@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderValue};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
+use crate::operation::raw;
 
 /// An upstream's answer as it is replayed: status, kept header lines in their order, body bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +43,7 @@ pub struct Settled {
     /// Bytes of the body as they came.
     pub length: u64,
     /// SHA-256 of the body.
+    #[serde(serialize_with = "raw::serialize")]
     pub digest: [u8; 32],
     pub kept: Kept,
     /// When the receipt runs out, by the store's clock; the tombstone stays.

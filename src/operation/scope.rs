@@ -5,9 +5,12 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::operation::raw;
+
 /// The caller as far as keys go: a digest, so that no credential is ever stored.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Scope {
+    #[serde(serialize_with = "raw::serialize")]
     digest: [u8; 32],
     /// The authenticated caller's or the scope header's name, else empty. Part of derived keys.
     caller: String,
