@@ -1,5 +1,6 @@
 //! One attempt: connect, make the intent durable, send once, read the head.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -215,7 +216,7 @@ impl Run<'_> {
 
     async fn connect(&mut self) -> Result<Connection, Attempted> {
         let freshness = freshness(self.rule.repeat, self.new_connection);
-        let connecting = timeout_at(self.deadline, self.lane.client.checkout(freshness));
+        let connecting = pin!(timeout_at(self.deadline, self.lane.client.checkout(freshness)));
         match self.owner.holding(connecting).await {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => Err(Attempted::not_sent(Cause::Connect, error)),
@@ -254,7 +255,7 @@ impl Run<'_> {
             self.outgoing.request(self.owner.operation.attempts, self.deadline.saturating_duration_since(now));
         self.lane.counters.attempts.add();
         crash_point::reached(Point::BeforeSend);
-        let sent = self.owner.holding(timeout_at(until, connection.send(request))).await;
+        let sent = self.owner.holding(pin!(timeout_at(until, connection.send(request)))).await;
         let attempted = match sent {
             Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 Attempted::bare(Outcome::BadHead, UNASKED)
@@ -282,7 +283,8 @@ impl Run<'_> {
         };
         let limit = (!is_stream(&head.headers, &body)).then_some(self.route.max_receipt);
         self.room = self.engine.shared.buffers.for_answer();
-        match self.owner.holding(collect(body, limit, &mut head.headers, &mut self.room)).await {
+        let read = self.owner.holding(pin!(collect(body, limit, &mut head.headers, &mut self.room))).await;
+        match read {
             Ok(body) => {
                 attempted.outcome = Outcome::Answer { status: head.status_with(&body) };
                 attempted.answer = Some(UpstreamAnswer { head, body });

@@ -3,6 +3,8 @@
 //! The upstream is read to its end whether or not the client is still there, and the client sees the end only after it
 //! is durable; until then what would show it is held back.
 
+use std::pin::pin;
+
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, StatusCode};
 use http_body::Body as _;
@@ -201,7 +203,7 @@ impl Run<'_> {
 
     /// Reads to the end; false if the upstream cut it.
     async fn record(&mut self, unfinished: Unfinished, tape: &mut Tape, listener: &mut Listener) -> bool {
-        let relayed = self.owner.holding(relay(unfinished, tape, listener)).await;
+        let relayed = self.owner.holding(pin!(relay(unfinished, tape, listener))).await;
         self.is_whole(relayed)
     }
 

@@ -5,7 +5,6 @@
 //! the store refuses.
 
 use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -208,9 +207,9 @@ impl Owner {
     }
 
     /// Drives `work` to its end and renews the lease beside it. A renewal that fails is tried again until the lease is
-    /// over; then the work goes on without one, for what was sent cannot be unsent.
-    pub async fn holding<T>(&mut self, work: impl Future<Output = T>) -> T {
-        let mut work = pin!(work);
+    /// over; then the work goes on without one, for what was sent cannot be unsent. It comes pinned: an argument that is
+    /// pinned here would be twice in the future of whoever calls, and those of sends are large.
+    pub async fn holding<T>(&mut self, mut work: impl Future<Output = T> + Unpin) -> T {
         loop {
             tokio::select! {
                 biased;

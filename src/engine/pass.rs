@@ -182,7 +182,7 @@ async fn attempt(lane: &Lane, passage: &Passage, progress: &Progress) -> Tried {
     };
     let reused = connection.reused();
     lane.counters.attempts.add();
-    Tried::Passed(match headed(passage, exchange(connection, passage, progress)).await {
+    Tried::Passed(match headed(passage, pin!(exchange(connection, passage, progress))).await {
         Some(Ok(Reply::Switched(response))) => return switch(passage, response),
         Some(Ok(Reply::Answer(response))) => Passed::answered(response),
         Some(Err(error @ SendError::NotSent { .. })) => Passed::not_sent(Cause::Connect, reused, error),
@@ -203,10 +203,10 @@ async fn checkout(lane: &Lane, passage: &Passage, progress: &Progress) -> Result
 
 /// Waits for the head of the answer, as long as an attempt may take. An upload takes its own time, and each of its pieces
 /// that goes out puts the end off: how long a piece may take is bounded on its way in.
-async fn headed<T>(passage: &Passage, sending: impl Future<Output = T>) -> Option<T> {
+async fn headed<T>(passage: &Passage, mut sending: impl Future<Output = T> + Unpin) -> Option<T> {
     let start = Instant::now();
     let patience = passage.deadline.saturating_duration_since(start).min(passage.route.retry.attempt_timeout);
-    let (mut until, mut sending) = (start + patience, pin!(sending));
+    let mut until = start + patience;
     loop {
         if let Ok(answer) = timeout_at(until, &mut sending).await {
             return Some(answer);
@@ -219,7 +219,7 @@ async fn headed<T>(passage: &Passage, sending: impl Future<Output = T>) -> Optio
 async fn exchange(connection: Connection, passage: &Passage, progress: &Progress) -> Result<Reply, SendError> {
     let request = request(passage, progress);
     if passage.headers.contains_key(UPGRADE) {
-        return connection.switch(request).await;
+        return Box::pin(connection.switch(request)).await;
     }
     connection.telling(passage.interim.clone()).send(request).await.map(Reply::Answer)
 }

@@ -3,6 +3,7 @@
 //! First runs, repeats and recovery after a crash all go through here. Exits: the last write gives the lease up; a
 //! crash or a lost lease leaves the record to whoever looks at it next.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -250,7 +251,7 @@ impl<'a> Run<'a> {
             self.owner.write(|operation, step| operation.wait(ended, not_before, lease, step)).await?;
         }
         crash_point::reached(Point::InWait);
-        self.owner.holding(sleep(wait)).await;
+        self.owner.holding(pin!(sleep(wait))).await;
         crash_point::reached(Point::AfterWait);
         Ok(())
     }
@@ -271,7 +272,7 @@ impl<'a> Run<'a> {
     async fn wait_until_due(&mut self) {
         if let State::Waiting { not_before, .. } = self.owner.operation.state {
             let wait = not_before.since(self.owner.store().now());
-            self.owner.holding(sleep(wait)).await;
+            self.owner.holding(pin!(sleep(wait))).await;
         }
     }
 }

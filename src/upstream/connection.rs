@@ -241,8 +241,8 @@ type Driver = http1::Connection<TokioIo<Box<dyn Io>>, SendBody>;
 /// An HTTP/1.1 connection and the future that moves its bytes, which runs only while somebody polls it.
 pub(super) struct Line {
     sender: http1::SendRequest<SendBody>,
-    /// Gone once the connection is over; polling it again would be wrong.
-    driver: Option<Driver>,
+    /// Gone once the connection is over; polling it again would be wrong. In a box, for it is handed out by value.
+    driver: Option<Box<Driver>>,
     written: Written,
     address: Option<Arc<Address>>,
     /// For how long the upstream keeps it open without a request, if it says so.
@@ -258,11 +258,14 @@ impl Line {
             .handshake(TokioIo::new(io))
             .await
             .map_err(ConnectError::Http)?;
-        Ok(Self { sender, driver: Some(driver), written, address, kept_for: None })
+        Ok(Self { sender, driver: Some(Box::new(driver)), written, address, kept_for: None })
     }
 
     /// The answer, and the driver if it ended with it: behind a 101 the stream is in there.
-    async fn send(&mut self, request: Request<SendBody>) -> Result<(Response<Incoming>, Option<Driver>), SendError> {
+    async fn send(
+        &mut self,
+        request: Request<SendBody>,
+    ) -> Result<(Response<Incoming>, Option<Box<Driver>>), SendError> {
         let before = self.written.bytes();
         let (answer, ended) = self.exchange(request).await;
         let failed = match answer {
@@ -286,7 +289,7 @@ impl Line {
     async fn exchange(
         &mut self,
         request: Request<SendBody>,
-    ) -> (Result<Response<Incoming>, HttpError>, Option<Driver>) {
+    ) -> (Result<Response<Incoming>, HttpError>, Option<Box<Driver>>) {
         let mut answer = pin!(self.sender.try_send_request(request));
         let (before, mut ended) = (self.written.bytes_read(), None);
         let answer = poll_fn(|cx| {
@@ -308,7 +311,7 @@ impl Line {
     }
 
     /// The driver, once it has nothing more to do.
-    async fn end(&mut self) -> Driver {
+    async fn end(&mut self) -> Box<Driver> {
         poll_fn(|cx| drive(&mut self.driver, cx).map_or(Poll::Pending, Poll::Ready)).await
     }
 
@@ -329,7 +332,7 @@ impl Line {
 
 /// A finished driver is given back, to be dropped at once: what is still queued is handed back then, and what still waits
 /// for it gets its error.
-fn drive(driver: &mut Option<Driver>, cx: &mut Context<'_>) -> Option<Driver> {
+fn drive(driver: &mut Option<Box<Driver>>, cx: &mut Context<'_>) -> Option<Box<Driver>> {
     match driver.as_mut().map(|driver| Pin::new(driver).poll(cx)) {
         Some(Poll::Ready(_told_to_the_sender_or_the_body)) => driver.take(),
         Some(Poll::Pending) | None => None,

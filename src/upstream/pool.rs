@@ -37,13 +37,13 @@ impl Pool {
 
     /// The connection used last, if it is alive and has been unused for less than `longest`.
     pub(super) fn take(&self, longest: Duration) -> Option<Box<Line>> {
-        let mut state = self.lock();
+        let (mut state, now) = (self.lock(), Instant::now());
         while let Some(mut newest) = state.idle.pop() {
-            if newest.since.elapsed() >= longest {
+            if now.duration_since(newest.since) >= longest {
                 state.idle.push(newest);
                 return None;
             }
-            if newest.until > Instant::now() && newest.line.is_idle() {
+            if newest.until > now && newest.line.is_idle() {
                 return Some(newest.line);
             }
         }
