@@ -110,7 +110,7 @@ fn peer(server: &Server) -> Peer {
         Some(false) => Transport::Tls,
         Some(true) => Transport::MutualTls,
     };
-    Peer { address: (Ipv4Addr::LOCALHOST, 0).into(), transport, presence: None, interim: None, ambiguity: None }
+    Peer::new((Ipv4Addr::LOCALHOST, 0).into(), transport)
 }
 
 fn headers(lines: &[String]) -> Result<HeaderMap, ExplainError> {

@@ -354,8 +354,7 @@ mod tests {
         let engine = Engine::new(shared, Arc::new(store), HashMap::new());
         let state = AdminState { engine, store_kind: "memory" };
         let (head, ()) = request.body(()).unwrap().into_parts();
-        let transport = Transport::Plain;
-        let peer = Peer { address: peer.parse().unwrap(), transport, presence: None, interim: None, ambiguity: None };
+        let peer = Peer::new(peer.parse().unwrap(), Transport::Plain);
         let response = state.answer(&head, &peer).await;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();

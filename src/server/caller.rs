@@ -142,16 +142,16 @@ fn unknown_token() -> Problem {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddr};
+    use std::net::Ipv4Addr;
+    use std::sync::LazyLock;
 
     use super::*;
     use crate::config::{CallerToken, Secret};
 
-    const PEER: &Peer = &peer(Transport::Tls);
+    static PEER: LazyLock<Peer> = LazyLock::new(|| peer(Transport::Tls));
 
-    const fn peer(transport: Transport) -> Peer {
-        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5000);
-        Peer { address, transport, presence: None, interim: None, ambiguity: None }
+    fn peer(transport: Transport) -> Peer {
+        Peer::new((Ipv4Addr::LOCALHOST, 5000).into(), transport)
     }
 
     fn rule(callers: Callers, on_loopback: bool) -> CallerRule {
@@ -168,10 +168,10 @@ mod tests {
         let rule = rule(Callers::Token(vec![token("bot", "old"), token("bot", "new"), token("other", "x")]), false);
         let mut old = headers(&[("authorization", "Bearer old")]);
         let mut new = headers(&[("authorization", "bearer new")]);
-        assert_eq!(rule.scope(&mut old, PEER).unwrap(), rule.scope(&mut new, PEER).unwrap());
+        assert_eq!(rule.scope(&mut old, &PEER).unwrap(), rule.scope(&mut new, &PEER).unwrap());
         assert!(old.is_empty());
         for wrong in ["Bearer ol", "Basic old", "Bearer", "old"] {
-            assert!(rule.scope(&mut headers(&[("authorization", wrong)]), PEER).is_err(), "{wrong}");
+            assert!(rule.scope(&mut headers(&[("authorization", wrong)]), &PEER).is_err(), "{wrong}");
         }
     }
 
@@ -179,13 +179,13 @@ mod tests {
     fn a_scope_header_counts_only_from_where_it_is_believed() {
         let callers = Callers::Header(HeaderName::from_static("x-tenant"));
         let named = || headers(&[("x-tenant", "a")]);
-        assert!(rule(callers.clone(), true).scope(&mut named(), PEER).is_ok());
-        assert!(rule(callers.clone(), false).scope(&mut named(), PEER).is_err());
+        assert!(rule(callers.clone(), true).scope(&mut named(), &PEER).is_ok());
+        assert!(rule(callers.clone(), false).scope(&mut named(), &PEER).is_err());
         assert!(rule(callers.clone(), false).scope(&mut named(), &peer(Transport::MutualTls)).is_ok());
-        assert!(rule(callers.clone(), true).scope(&mut HeaderMap::new(), PEER).is_err());
+        assert!(rule(callers.clone(), true).scope(&mut HeaderMap::new(), &PEER).is_err());
         let mut two = named();
         two.append("x-tenant", HeaderValue::from_static("b"));
-        assert!(rule(callers, true).scope(&mut two, PEER).is_err());
+        assert!(rule(callers, true).scope(&mut two, &PEER).is_err());
     }
 
     fn by_credential_of(lines: &[(&'static str, &'static str)]) -> Scope {
@@ -193,7 +193,7 @@ mod tests {
         for (name, value) in lines {
             headers.append(*name, HeaderValue::from_static(value));
         }
-        rule(Callers::Credential, true).scope(&mut headers, PEER).unwrap()
+        rule(Callers::Credential, true).scope(&mut headers, &PEER).unwrap()
     }
 
     #[test]
@@ -266,7 +266,7 @@ mod tests {
             headers(&[("authorization", "k"), ("x-api-key", "k")]),
             headers(&[("authorization", "k"), ("x-api-key", "l")]),
         ]
-        .map(|mut headers| rule.scope(&mut headers, PEER).unwrap());
+        .map(|mut headers| rule.scope(&mut headers, &PEER).unwrap());
         for (at, one) in scopes.iter().enumerate() {
             assert!(scopes[at + 1..].iter().all(|other| other != one));
         }

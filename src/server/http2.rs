@@ -105,6 +105,7 @@ impl Connection {
         tokio::select! {
             end = connection => end,
             () = idleness.lasts(self.limits.write_idle) => Ok(()),
+            () = self.cut.cancelled() => Ok(()),
         }
     }
 

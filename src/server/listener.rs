@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::{Request, Response, Version};
+use http::{HeaderValue, Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::server::conn::http1::{self, Parts};
 use hyper::service::service_fn;
@@ -80,6 +80,8 @@ impl From<&config::Server> for Limits {
 #[derive(Clone, Debug)]
 pub struct Peer {
     pub address: SocketAddr,
+    /// Its IP as `X-Forwarded-For` has it, made once for all requests of a connection.
+    pub forwarded: HeaderValue,
     pub transport: Transport,
     /// Where to say that an answer ends with its caller; HTTP/2 tells of those who leave by itself.
     pub presence: Option<Presence>,
@@ -87,6 +89,15 @@ pub struct Peer {
     pub interim: Option<Interim>,
     /// Set if the head could be read in more than one way; it must not be answered with anything but 400.
     pub ambiguity: Option<Ambiguity>,
+}
+
+impl Peer {
+    /// At the other end of a connection; no request has come yet.
+    pub fn new(address: SocketAddr, transport: Transport) -> Self {
+        let forwarded = HeaderValue::try_from(address.ip().to_canonical().to_string());
+        let forwarded = forwarded.unwrap_or(HeaderValue::from_static("unknown"));
+        Self { address, forwarded, transport, presence: None, interim: None, ambiguity: None }
+    }
 }
 
 /// What lies between us and the other end.
@@ -166,9 +177,9 @@ impl Listener {
                 tasks: connections.clone(),
                 cut: cut.clone(),
             };
-            let (service, cut, certificates) = (service.clone(), cut.clone(), self.certificates.clone());
+            let (service, certificates) = (service.clone(), self.certificates.clone());
             connections.spawn(async move {
-                cut.run_until_cancelled(connection.run(stream, certificates, service)).await;
+                connection.run(stream, certificates, service).await;
                 drop(place);
             });
         }
@@ -227,6 +238,7 @@ struct Connection {
     stop: CancellationToken,
     /// Where the streams of HTTP/2 run.
     tasks: TaskTracker,
+    /// Ends what goes on after `stop`. It is looked at only there: each look is a lock in every turn of the connection.
     cut: CancellationToken,
 }
 
@@ -279,7 +291,8 @@ impl Connection {
             }
             Some(Ok(Err((error, stream)))) => {
                 tracing::debug!(peer = %self.address, %error, "a TLS handshake failed");
-                self.part(stream).await;
+                let cut = self.cut.clone();
+                cut.run_until_cancelled(self.part(stream)).await;
                 Ok(())
             }
             Some(Err(_)) | None => Ok(()),
@@ -306,7 +319,8 @@ impl Connection {
         S: Fn(Request<RequestBody>, Peer) -> F,
         F: Future<Output = Response<ResponseBody>>,
     {
-        let (address, verdict, answers) = (self.address, Arc::new(Verdict::default()), Arc::new(Answers::default()));
+        let (verdict, answers) = (Arc::new(Verdict::default()), Arc::new(Answers::default()));
+        let client = Peer::new(self.address, transport);
         let (exit, ends_by_closing) = (Exit::default(), AtomicBool::new(false));
         let (followed, told) = (Arc::clone(&verdict), Arc::clone(&answers));
         let wire = Wire::new(stream, followed, told, self.limits.write_idle, self.stop.clone());
@@ -318,7 +332,8 @@ impl Connection {
             ends_by_closing.store(request.version() == Version::HTTP_10, Ordering::Relaxed);
             let leaves = request.extensions().get::<OnUpgrade>().is_some();
             let (presence, interim) = (Some(presence.clone()), Some(interim.clone()));
-            let peer = Peer { address, transport, presence, interim, ambiguity: verdict.on(answering.number()) };
+            let ambiguity = verdict.on(answering.number());
+            let peer = Peer { presence, interim, ambiguity, ..client.clone() };
             let (answer, exit) = (service(request.map(RequestBody::of_http1), peer), &exit);
             async move {
                 let mut answer = answer.await;
@@ -333,12 +348,15 @@ impl Connection {
             Some(end) => end,
             None => {
                 Pin::new(&mut connection).graceful_shutdown();
-                (&mut connection).await
+                let Some(end) = self.cut.run_until_cancelled(&mut connection).await else { return Ok(()) };
+                end
             }
         };
         let Parts { io, read_buf, .. } = connection.into_parts();
         match &end {
-            Ok(()) => exit.leave(io.into_inner(), &read_buf).await,
+            Ok(()) => {
+                self.cut.run_until_cancelled(exit.leave(io.into_inner(), &read_buf)).await;
+            }
             Err(error) if error.is_user() && ends_by_closing.into_inner() => {
                 reset(socket(&io.into_inner().into_parts().0))
             }
@@ -353,15 +371,10 @@ impl Connection {
         S: Fn(Request<RequestBody>, Peer) -> F,
         F: Future<Output = Response<ResponseBody>> + Send + 'static,
     {
-        let address = self.address;
+        let client = Peer::new(self.address, transport);
         let wire = Wire::of_http2(stream, self.limits.write_idle, self.stop.clone());
         let connection = http2::Connection { limits: self.limits, stop: self.stop, tasks: self.tasks, cut: self.cut };
-        connection
-            .serve(wire, move |request| {
-                let peer = Peer { address, transport, presence: None, interim: None, ambiguity: None };
-                service(request, peer)
-            })
-            .await
+        connection.serve(wire, move |request| service(request, client.clone())).await
     }
 }
 

@@ -152,9 +152,8 @@ impl Proxy {
         }
         drop_ours(&mut head.headers);
         let host = head.headers.get(HOST).cloned();
-        let (ip, scheme) = (peer.address.ip(), peer.transport.scheme());
-        let trusted = self.callers.trusts(ip);
-        forwarded(&mut head.headers, Hop { peer: ip, scheme, host: host.as_ref(), trusted });
+        let (trusted, scheme) = (self.callers.trusts(peer.address.ip()), peer.transport.scheme());
+        forwarded(&mut head.headers, Hop { peer: &peer.forwarded, scheme, host: host.as_ref(), trusted });
         head.headers.append(VIA, self.instance.via(head.version));
     }
 

@@ -1,8 +1,6 @@
 //! Which header lines pass the gateway, in both directions, and which are its own. Pure; the lines of one name keep
 //! their order, and all lines their bytes, also those that are not ASCII.
 
-use std::net::IpAddr;
-
 use bytes::Bytes;
 use http::header::{CONNECTION, TE, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
@@ -117,7 +115,8 @@ pub fn drop_ours(headers: &mut HeaderMap) {
 /// From whom and how a request came to us.
 #[derive(Clone, Copy, Debug)]
 pub struct Hop<'a> {
-    pub peer: IpAddr,
+    /// Its address.
+    pub peer: &'a HeaderValue,
     /// `http` or `https`.
     pub scheme: &'static str,
     /// What the client asked for.
@@ -141,8 +140,7 @@ pub fn forwarded(headers: &mut HeaderMap, hop: Hop<'_>) {
     if !hop.trusted {
         remove_where(headers, tells_the_way);
     }
-    let way = join(headers, &X_FORWARDED_FOR, hop.peer.to_canonical());
-    if let Ok(way) = HeaderValue::from_maybe_shared(Bytes::from(way)) {
+    if let Some(way) = join(headers, &X_FORWARDED_FOR, hop.peer) {
         headers.insert(X_FORWARDED_FOR, way);
     }
     headers.entry(X_FORWARDED_PROTO).or_insert(HeaderValue::from_static(hop.scheme));
@@ -157,14 +155,12 @@ pub fn tells_the_way(name: &HeaderName) -> bool {
 }
 
 /// All lines of `name` as one list, with `last` at its end: many services look at one line only.
-fn join(headers: &HeaderMap, name: &HeaderName, last: IpAddr) -> Vec<u8> {
-    let mut list = Vec::new();
-    for line in headers.get_all(name) {
-        list.extend_from_slice(line.as_bytes());
-        list.extend_from_slice(b", ");
+fn join(headers: &HeaderMap, name: &HeaderName, last: &HeaderValue) -> Option<HeaderValue> {
+    if !headers.contains_key(name) {
+        return Some(last.clone());
     }
-    list.extend_from_slice(last.to_string().as_bytes());
-    list
+    let lines: Vec<_> = headers.get_all(name).into_iter().chain([last]).map(HeaderValue::as_bytes).collect();
+    HeaderValue::from_maybe_shared(Bytes::from(lines.join(&b", "[..]))).ok()
 }
 
 /// Whether a name may stand behind a body. What frames, routes, admits or describes a message is read before it

@@ -71,7 +71,8 @@ fn copies_of_our_own_lines_are_dropped() {
 }
 
 fn hop(trusted: bool, host: &HeaderValue) -> Hop<'_> {
-    Hop { peer: "10.0.0.9".parse().unwrap(), scheme: "https", host: Some(host), trusted }
+    static PEER: HeaderValue = HeaderValue::from_static("10.0.0.9");
+    Hop { peer: &PEER, scheme: "https", host: Some(host), trusted }
 }
 
 #[test]

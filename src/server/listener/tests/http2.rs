@@ -415,3 +415,14 @@ async fn made_you_reset_ends_the_connection() {
     let reason = Gateway::start().connect().await.flood(flood).await;
     assert!(matches!(reason, Some(Reason::PROTOCOL_ERROR | Reason::ENHANCE_YOUR_CALM)), "{reason:?}");
 }
+
+#[tokio::test]
+async fn streams_that_are_not_done_after_the_drain_time_are_cut() {
+    let gateway = Gateway::with(Limits { drain: SHORT, ..limits() }, 10, LONG);
+    let mut client = gateway.speak().await;
+    let (answer, _upload) = client.send_request(get("/slow"), true).unwrap();
+    gateway.echo.waiting.notified().await;
+    gateway.stop.cancel();
+    gateway.serving.await.unwrap();
+    assert!(answer.await.is_err());
+}
