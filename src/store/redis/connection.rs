@@ -45,7 +45,7 @@ impl Done {
     ///
     /// # Errors
     /// They have not, or it cannot be known.
-    pub(super) async fn replicated(self, key: String, deadline: Instant) -> Result<(), Shortfall> {
+    pub(super) async fn replicated(self, key: impl FnOnce() -> String, deadline: Instant) -> Result<(), Shortfall> {
         self.node.replicated(self.place, key, deadline).await
     }
 }
@@ -96,7 +96,7 @@ impl Connection {
     }
 
     /// The clock of the server that has `key`: those of a cluster may differ.
-    pub(super) fn now_at(&self, key: &str) -> Timestamp {
+    pub(super) fn now_at(&self, key: impl FnOnce() -> String) -> Timestamp {
         self.topology.now_at(key)
     }
 

@@ -60,13 +60,14 @@ impl FleetTime {
         let mut seen = self.seen();
         let time = moved(server, seen.offset);
         let Some(anchor) = &seen.anchor else { return time };
-        let expected = anchor.time.after(anchor.at.elapsed());
+        let passed = anchor.at.elapsed();
+        let expected = anchor.time.after(passed);
         if time.0.abs_diff(expected.0) > millis(JUMP) && !anchor.was_suspended() {
             tracing::warn!(%server, %time, %expected, "the clock of Redis has jumped; time goes on as before");
             seen.set(server, expected);
             return expected;
         }
-        if anchor.at.elapsed() >= EVERY {
+        if passed >= EVERY {
             seen.set(server, time);
         }
         time

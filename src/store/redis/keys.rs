@@ -11,6 +11,8 @@ use crate::operation::{Alike, OperationId};
 #[derive(Debug)]
 pub(super) struct Keys {
     namespace: String,
+    /// What all names of one bucket begin with. There are a dozen of them in a call, so they are not made anew each time.
+    tags: Vec<String>,
 }
 
 /// What a key of one operation holds.
@@ -44,7 +46,9 @@ pub(super) struct OperationKeys {
 
 impl Keys {
     pub(super) fn new(namespace: &str) -> Self {
-        Self { namespace: escape(namespace) }
+        let namespace = escape(namespace);
+        let tags = (0..=u8::MAX).map(|bucket| format!("oncegate:{{{namespace}:{bucket:02x}}}:")).collect();
+        Self { namespace, tags }
     }
 
     pub(super) fn of(&self, id: OperationId) -> OperationKeys {
@@ -120,8 +124,9 @@ impl Keys {
     }
 
     fn tag(&self, bucket: u8) -> String {
-        let mut key = String::with_capacity(self.namespace.len() + 96);
-        append(&mut key, format_args!("oncegate:{{{}:{bucket:02x}}}:", self.namespace));
+        let tag = self.tags.get(usize::from(bucket)).map_or("", String::as_str);
+        let mut key = String::with_capacity(tag.len() + 70);
+        key.push_str(tag);
         key
     }
 }

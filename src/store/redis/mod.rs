@@ -12,6 +12,7 @@ mod epoch;
 mod failure;
 mod fitness;
 mod fleet_time;
+mod gathered;
 mod held;
 mod keeper;
 mod keys;
@@ -190,7 +191,7 @@ impl RedisStore {
     /// Up to when a step that begins a run may be made, by the clock of the server that makes it, as it was `told` or as it
     /// is known here.
     fn last_moment(&self, id: OperationId, told: Option<Timestamp>, deadline: Instant) -> Timestamp {
-        let clock = told.unwrap_or_else(|| self.connection.now_at(&self.keys.marker(id.bucket())));
+        let clock = told.unwrap_or_else(|| self.connection.now_at(|| self.keys.marker(id.bucket())));
         clock.after(deadline.saturating_duration_since(Instant::now()))
     }
 
@@ -239,7 +240,7 @@ impl RedisStore {
     }
 
     fn write_call(&self, change: &Change, last: Option<Timestamp>) -> Result<Call, StoreError> {
-        let operation = &change.operation;
+        let (operation, now) = (&change.operation, self.now());
         let record = record::encode(operation)?;
         let event = encoded(&self.sealer, operation.id, change.event.as_ref())?;
         let receipt = encoded(&self.sealer, operation.id, change.receipt.as_ref())?;
@@ -253,10 +254,10 @@ impl RedisStore {
         let keys = 6 + usize::from(letter != Letter::None) + keys_of_alike(operation);
         let call = self.begin(WRITE.call(keys, size + 512), operation, Begin::Write(letter));
         let call = call.with_write(operation.fence.write).with(expected_head(change)).with(record);
-        let call = call.with_optional(operation.expires_at.map(|end| self.life_until(end)));
+        let call = call.with_optional(operation.expires_at.map(|end| life_until(end, now)));
         let call = call.with(self.keys.of(operation.id).member()).with_optional(self.place_in_schedule(operation));
         let receipt_end = operation.state.settled().map_or(operation.changed_at, |settled| settled.receipt_until);
-        let call = call.with(event).with(receipt).with(self.life_until(receipt_end)).with(action).with(request);
+        let call = call.with(event).with(receipt).with(life_until(receipt_end, now)).with(action).with(request);
         let call = call.with(member_of_open(&operation.identity.scope)).with_optional(last.map(|last| last.0));
         let call = match letter {
             Letter::Open => call.with(operation.created_at.0),
@@ -295,11 +296,6 @@ impl RedisStore {
         operation.due().map(signed).or_else(|| operation.expires_at.map(|end| -signed(end)))
     }
 
-    /// Relative, so that an error in the estimate of the server's clock is no error in the time things are kept.
-    fn life_until(&self, end: Timestamp) -> u64 {
-        millis(end.since(self.now())).max(1)
-    }
-
     async fn find(&self, id: OperationId, deadline: Instant) -> Result<Option<Found>, StoreError> {
         let mut keys = self.keys.of(id);
         let mut command = Cmd::new();
@@ -325,7 +321,7 @@ impl RedisStore {
         if found.operation.state.settled().is_none() {
             return Ok(found);
         }
-        let key = self.keys.wake(found.operation.id.bucket());
+        let key = || self.keys.wake(found.operation.id.bucket());
         let replicated = done.replicated(key, deadline).await;
         replicated.map(|()| found).map_err(|shortfall| StoreError::Refused(shortfall.to_string()))
     }
@@ -335,7 +331,7 @@ impl RedisStore {
         if !must_last(operation) {
             return Ok(());
         }
-        let replicated = done.replicated(self.keys.wake(operation.id.bucket()), deadline).await;
+        let replicated = done.replicated(|| self.keys.wake(operation.id.bucket()), deadline).await;
         replicated.map_err(|shortfall| StoreError::Unreplicated(shortfall.into()))
     }
 
@@ -537,7 +533,7 @@ impl Store for RedisStore {
         command.arg("SET").arg(self.keys.probe()).arg(self.now().0).arg("PX").arg(PROBE);
         let deadline = self.connection.deadline();
         let ((), done) = self.connection.ask_placed(deadline, &Request::One(command), replies::okay).await?;
-        let replicated = done.replicated(self.keys.probe(), deadline).await;
+        let replicated = done.replicated(|| self.keys.probe(), deadline).await;
         replicated.map_err(|shortfall| StoreError::Unreplicated(shortfall.into()))
     }
 }
@@ -556,6 +552,11 @@ fn login(user: Option<String>, password: Option<String>) -> RedisConnectionInfo 
 /// The server's clock, where the answer that it makes a step late has come in time: then it is the one to go by.
 fn in_time_by(clock: Timestamp, deadline: Instant) -> Result<Timestamp, StoreError> {
     if Instant::now() < deadline { Ok(clock) } else { Err(StoreError::Timeout) }
+}
+
+/// Relative, so that an error in the estimate of the server's clock is no error in the time things are kept.
+fn life_until(end: Timestamp, now: Timestamp) -> u64 {
+    millis(end.since(now)).max(1)
 }
 
 /// How a scope is named among those that have unfinished operations.

@@ -109,9 +109,14 @@ impl Node {
     ///
     /// # Errors
     /// They have not, or it cannot be known.
-    pub(super) async fn replicated(&self, place: Place, key: String, deadline: Instant) -> Result<(), Shortfall> {
+    pub(super) async fn replicated(
+        &self,
+        place: Place,
+        key: impl FnOnce() -> String,
+        deadline: Instant,
+    ) -> Result<(), Shortfall> {
         match &self.replicas {
-            Some(replicas) => replicas.have(place, key, deadline).await,
+            Some(replicas) => replicas.have(place, key(), deadline).await,
             None => Ok(()),
         }
     }

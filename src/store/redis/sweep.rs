@@ -152,7 +152,7 @@ impl RedisStore {
         }
         match self.connection.ask_placed(deadline, &self.epoch.raise(), replies::count).await {
             // One that a failover may forget would make the next master look like an older copy.
-            Ok((count, done)) => match (count, done.replicated(self.keys.epoch_wake(), deadline).await) {
+            Ok((count, done)) => match (count, done.replicated(|| self.keys.epoch_wake(), deadline).await) {
                 (Some(count), Ok(())) => self.epoch.raised(count),
                 (None, _) | (_, Err(_)) => {}
             },

@@ -51,10 +51,10 @@ impl Topology {
     }
 
     /// The clock of the server that has `key`.
-    pub(super) fn now_at(&self, key: &str) -> Timestamp {
+    pub(super) fn now_at(&self, key: impl FnOnce() -> String) -> Timestamp {
         match self {
             Self::One(node) => node.clock().now(),
-            Self::Cluster { cluster, .. } => cluster.now_at(slot_of(key.as_bytes())),
+            Self::Cluster { cluster, .. } => cluster.now_at(slot_of(key().as_bytes())),
         }
     }
 

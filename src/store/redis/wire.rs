@@ -16,6 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::redis_url::Host;
 use crate::store::redis::bounds::Bounded;
 use crate::store::redis::fitness::OpenError;
+use crate::store::redis::gathered::Gathered;
 
 /// Requests that may wait to be written; the library's 50 would make callers queue for each other.
 const QUEUE: usize = 1024;
@@ -64,7 +65,7 @@ impl Wiring {
             .set_connection_timeout(None)
             .set_pipeline_buffer_size(QUEUE);
         let (connection, driver) =
-            MultiplexedConnection::new_with_config(&self.login, Bounded::new(stream), config).await?;
+            MultiplexedConnection::new_with_config(&self.login, Gathered::new(Bounded::new(stream)), config).await?;
         Ok(Wired { connection, _driver: AbortOnDropHandle::new(tokio::spawn(driver)) })
     }
 }
