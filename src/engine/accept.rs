@@ -55,7 +55,7 @@ impl Engine {
         let NamedCall { call, .. } = named;
         let why = if !call.route.payload.store_request {
             "the route keeps no requests (store_request = false)"
-        } else if call.needs_credential() && !self.shared.config.store.keeps_credentials() {
+        } else if named.needs_credential() && !self.shared.config.store.keeps_credentials() {
             "the call brings a credential, and without store.encryption the gateway keeps none; an operator can state that, \
              or give the upstream a credential of the gateway's own (headers of the upstream)"
         } else {

@@ -47,6 +47,8 @@ pub struct NamedCall {
     pub named_by_step: bool,
     /// The derived key of the same call if `on_changed_payload` were the opposite: records outlive a change of it.
     pub other_key: Option<String>,
+    /// See [`Call::credentials`]. Looked for once: there are fifty names to compare each header line with.
+    pub credentials: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Call {
@@ -54,43 +56,37 @@ impl Call {
         self.route.repeat_for(&self.method)
     }
 
-    /// What is kept of the request: everything but the caller's credentials, and these, too, if he does not stay.
-    pub fn stored(&self) -> StoredRequest {
-        let mut kept = Arc::clone(&self.headers);
-        let mut dropped: Vec<_> = kept.keys().filter(|name| is_credential(name)).cloned().collect();
-        if self.respond_async.is_some() {
-            dropped.clear();
-        }
-        for name in &dropped {
-            Arc::make_mut(&mut kept).remove(name);
-        }
-        StoredRequest {
-            method: self.method.to_string(),
-            target: upstream_target(&self.route, &self.target),
-            headers: kept,
-            body: self.body.clone(),
-            had_credential: dropped.iter().any(|name| self.is_own(name)),
-        }
-    }
-
-    /// Whether the call cannot be made without the caller's own credential.
-    pub fn needs_credential(&self) -> bool {
-        self.headers.keys().any(|name| is_credential(name) && self.is_own(name))
-    }
-
-    /// Whether the upstream gets the caller's line of that name, and not one of the configuration.
-    fn is_own(&self, name: &HeaderName) -> bool {
-        !self.route.upstream.headers.iter().any(|(own, _)| own == name)
-    }
-
     /// The credentials that this call brought, to be sent with the stored request.
-    pub fn credentials(&self) -> Vec<(HeaderName, HeaderValue)> {
+    pub(super) fn credentials(&self) -> Vec<(HeaderName, HeaderValue)> {
         let credentials = self.headers.iter().filter(|(name, _)| is_credential(name));
         credentials.map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 }
 
 impl NamedCall {
+    /// What is kept of the request: everything but the caller's credentials, and these, too, if he does not stay.
+    pub fn stored(&self) -> StoredRequest {
+        let call = &self.call;
+        let mut kept = Arc::clone(&call.headers);
+        let stays = call.respond_async.is_none();
+        for (name, _) in self.credentials.iter().filter(|_| stays) {
+            Arc::make_mut(&mut kept).remove(name);
+        }
+        StoredRequest {
+            method: call.method.to_string(),
+            target: upstream_target(&call.route, &call.target),
+            headers: kept,
+            body: call.body.clone(),
+            had_credential: stays && self.needs_credential(),
+        }
+    }
+
+    /// Whether the upstream gets a credential of the caller's, and not one of the configuration in its place.
+    pub fn needs_credential(&self) -> bool {
+        let ours = &self.call.route.upstream.headers;
+        self.credentials.iter().any(|(name, _)| !ours.iter().any(|(own, _)| own == name))
+    }
+
     /// What a second send of this very call means.
     pub fn repeat(&self) -> Repeat {
         self.resend_rule().repeat

@@ -183,11 +183,11 @@ impl Engine {
     }
 
     fn dispatch(&self, named: &NamedCall, request: StoredRequest, permit: Option<Permit>) -> Dispatch {
-        let NamedCall { call, .. } = named;
+        let NamedCall { call, credentials, .. } = named;
         Dispatch {
             route: Arc::clone(&call.route),
             request,
-            credentials: call.credentials(),
+            credentials: credentials.clone(),
             deadline: call.deadline,
             earlier: self.look_for_earlier(named),
             permit,
@@ -210,7 +210,7 @@ impl Engine {
     fn won(&self, named: &NamedCall, change: Change, since: Instant) -> Met {
         let request = match change.request {
             RequestChange::Put(request) => request,
-            RequestChange::Keep | RequestChange::Drop => named.call.stored(),
+            RequestChange::Keep | RequestChange::Drop => named.stored(),
         };
         crash_point::reached(Point::AfterClaim);
         Met::Owned(Box::new(self.owner(change.operation, since)), request)
@@ -218,8 +218,7 @@ impl Engine {
 
     fn first_record(&self, named: &NamedCall) -> Result<Change, Box<Conclusion>> {
         let ownership = self.ownership_for(named);
-        let (identity, request, opening) =
-            (Arc::clone(&named.identity), named.call.stored(), Opening::of(named.repeat()));
+        let (identity, request, opening) = (Arc::clone(&named.identity), named.stored(), Opening::of(named.repeat()));
         let change = claim(named.id, identity, request, ownership, opening, self.step());
         let mut change = change.map_err(|error| Box::new(refusal::internal(named, &error)))?;
         if !named.call.route.payload.store_request {

@@ -117,14 +117,14 @@ impl Engine {
             Err(error) => return Ok(Met::Concluded(Box::new(refusal::internal(named, &error)))),
         };
         if kept.is_none() && named.call.route.payload.store_request {
-            change.request = RequestChange::Put(named.call.stored());
+            change.request = RequestChange::Put(named.stored());
         }
         crash_point::reached(Point::BeforeTakeOver);
         match self.store.write(&change).await {
             Ok(Written::Applied) => {
                 crash_point::reached(Point::AfterTakeOver);
                 let owner = self.owner(change.operation, since);
-                Ok(Met::Owned(Box::new(owner), kept.unwrap_or_else(|| named.call.stored())))
+                Ok(Met::Owned(Box::new(owner), kept.unwrap_or_else(|| named.stored())))
             }
             Ok(Written::Refused(other)) => Ok(Met::Changed(other)),
             Ok(Written::Gone) => Ok(Met::Gone),

@@ -110,7 +110,8 @@ impl Engine {
         if let Some(lane) = self.lane(&call.route) {
             lane.counters.keys(identity.source).add();
         }
-        Ok(NamedCall { call, id, identity, named_by_step: key.by_step, other_key: key.other })
+        let credentials = call.credentials();
+        Ok(NamedCall { call, id, identity, named_by_step: key.by_step, other_key: key.other, credentials })
     }
 
     /// Takes up the record that the same call left under the other form of its derived key, before `repeat` or

@@ -37,15 +37,22 @@ struct Members<'a> {
 
 impl Members<'_> {
     fn plain(&mut self, field: &Field, value: impl Display) {
-        if self.written.is_ok() {
-            self.written = write!(self.line, ",\"{field}\":{value}");
-        }
+        self.member(field, |line| write!(line, "{value}"));
     }
 
-    fn text(&mut self, field: &Field, value: fmt::Arguments<'_>) {
-        self.plain(field, '"');
+    fn text(&mut self, field: &Field, write: impl FnOnce(&mut Escaped<'_, '_>) -> fmt::Result) {
+        self.member(field, |line| {
+            line.write_char('"')?;
+            write(&mut Escaped(line))?;
+            line.write_char('"')
+        });
+    }
+
+    fn member(&mut self, field: &Field, write: impl FnOnce(&mut Writer<'_>) -> fmt::Result) {
         if self.written.is_ok() {
-            self.written = Escaped(&mut self.line).write_fmt(value).and_then(|()| self.line.write_char('"'));
+            let line = &mut self.line;
+            let named = [",\"", field.name(), "\":"].into_iter().try_for_each(|part| line.write_str(part));
+            self.written = named.and_then(|()| write(line));
         }
     }
 }
@@ -64,11 +71,11 @@ impl Visit for Members<'_> {
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.text(field, format_args!("{value}"));
+        self.text(field, |text| text.write_str(value));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.text(field, format_args!("{value:?}"));
+        self.text(field, |text| write!(text, "{value:?}"));
     }
 }
 
@@ -77,6 +84,10 @@ struct Escaped<'a, 'w>(&'a mut Writer<'w>);
 
 impl fmt::Write for Escaped<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
+        // Most text is as it is, and to know that takes less than to cut it.
+        if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') {
+            return self.0.write_str(text);
+        }
         for piece in text.split_inclusive(|character: char| character.is_control() || "\"\\".contains(character)) {
             let mut characters = piece.chars();
             match characters.next_back() {
