@@ -178,7 +178,7 @@ impl<'a> Run<'a> {
         while self.permit.is_none() {
             match self.admit().await {
                 Err(Refused::BreakerOpen(wait)) if Instant::now() + wait < self.deadline => {
-                    self.owner.holding(sleep(wait)).await;
+                    self.owner.holding(pin!(sleep(wait))).await;
                 }
                 admitted => return admitted.map_err(|refused| refused.stop(&self.route.retry)),
             }
