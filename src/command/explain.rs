@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{HOST, InvalidHeaderName, InvalidHeaderValue};
+use http::header::{CONTENT_TYPE, HOST, InvalidHeaderName, InvalidHeaderValue};
 use http::method::InvalidMethod;
 use http::request::Parts;
 use http::uri::{Authority, InvalidUri, PathAndQuery};
@@ -15,15 +15,15 @@ use tokio::time::Instant;
 use crate::command::Source;
 use crate::command::terminal::say;
 use crate::config::{
-    Config, ConfigErrors, Effect, Environment, KeyMode, Route, Server, ServerTls, duration_text, upstream_target,
+    Compare, Config, ConfigErrors, Effect, Environment, KeyMode, OnLargeBody, Route, Server, ServerTls, duration_text,
+    upstream_target,
 };
-use crate::engine::call::Call;
-use crate::engine::name::{Sighted, sight};
-use crate::engine::problem::Problem;
+use crate::engine::call::{Call, retention_of};
+use crate::engine::name::{SightedKey, sight, source_of_fresh_keys};
+use crate::engine::problem::{Code, Problem};
 use crate::entropy::Entropy;
 use crate::operation::admission::Repeat;
-use crate::operation::key::KeyError;
-use crate::operation::{OperationId, Scope};
+use crate::operation::{KeySource, OperationId, Scope};
 use crate::server::caller::CallerRule;
 use crate::server::door::{Door, Instance, find_route};
 use crate::server::listener::{Peer, Transport};
@@ -66,22 +66,14 @@ pub enum ExplainError {
 /// The file or the request as it was typed is not valid.
 pub fn run(arguments: &Arguments, environment: &Environment) -> Result<ExitCode, ExplainError> {
     let config = arguments.source.load(environment)?;
-    let mut head = head(arguments)?;
-    let route = match route(&config, &head) {
-        Ok(route) => route,
+    let head = head(arguments)?;
+    Ok(match explain(&config, head, &arguments.data) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(Problem { status, code, detail, .. }) => {
             say(format_args!("refused      {status} {}, nothing is sent: {detail}", code.entry().code));
-            return Ok(ExitCode::FAILURE);
+            ExitCode::FAILURE
         }
-    };
-    let scope = CallerRule::new(&config).scope(&mut head.headers, &peer(&config.server));
-    let target = head.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
-    print_route(&route, &head.method, &target);
-    match scope {
-        Err(problem) => say(format_args!("caller       refused: {} ({})", problem.code.entry().code, problem.detail)),
-        Ok(scope) => explain(&config, route, scope, (head.method, target, head.headers), &arguments.data),
-    }
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
 /// The request as it was typed, to this machine unless it says another `Host`.
@@ -137,65 +129,87 @@ fn print_route(route: &Route, method: &Method, target: &str) {
     say(format_args!("repeat       {}", route.repeat_for(method).as_str()));
 }
 
-fn explain(
-    config: &Config,
-    route: Arc<Route>,
-    scope: Scope,
-    (method, target, headers): (Method, String, HeaderMap),
-    data: &str,
-) {
-    say(format_args!(
-        "caller       {}",
-        if scope == Scope::none() { "one for all (scope = \"none\")" } else { "told apart" }
-    ));
-    match (route.effect_for(&method), route.key.mode) {
+/// Says what would become of the request.
+///
+/// # Errors
+/// It would be refused.
+fn explain(config: &Config, mut head: Parts, data: &str) -> Result<(), Problem> {
+    let route = route(config, &head)?;
+    let scope = CallerRule::new(config).scope(&mut head.headers, &peer(&config.server));
+    let target = head.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
+    print_route(&route, &head.method, &target);
+    let scope = scope?;
+    let caller = if scope == Scope::none() { "one for all (scope = \"none\")" } else { "told apart" };
+    say(format_args!("caller       {caller}"));
+    match (route.effect_for(&head.method), route.key.mode) {
         (Effect::Read, _) => say(format_args!("decision     a read: passes through, nothing is claimed")),
         (Effect::Write, KeyMode::Off) => say(format_args!("decision     key.mode = \"off\": passes through unguarded")),
-        (Effect::Write, _) if data.len() as u64 > route.max_body => {
-            say(format_args!("decision     the body is longer than max_body ({} bytes)", route.max_body));
-        }
+        (Effect::Write, _) if data.len() as u64 > route.max_body => return explain_large_body(&route),
         (Effect::Write, _) => {
             let body = Bytes::copy_from_slice(data.as_bytes());
             let deadline = Instant::now() + route.retry.deadline;
-            let call = Call {
-                route,
-                scope,
-                method,
-                target,
-                headers: headers.into(),
-                body,
-                deadline,
-                respond_async: None,
-                room: None,
-            };
-            print_key(&call, sight(&call));
-            print_policy(config, &call);
+            let (method, headers) = (head.method, head.headers.into());
+            let respond_async = None;
+            let call = Call { route, scope, method, target, headers, body, deadline, respond_async, room: None };
+            explain_guarded(config, &call)?;
+        }
+    }
+    Ok(())
+}
+
+fn explain_large_body(route: &Route) -> Result<(), Problem> {
+    let detail = format!("the body is longer than max_body ({} bytes)", route.max_body);
+    match route.on_large_body {
+        OnLargeBody::Reject => Err(Problem::new(Code::BodyTooLarge, detail)),
+        OnLargeBody::PassUnguarded => {
+            say(format_args!("decision     {detail}: passes through unguarded"));
+            Ok(())
         }
     }
 }
 
-fn print_key(call: &Call, sighted: Result<Sighted, KeyError>) {
-    let sighted = match sighted {
-        Ok(sighted) => sighted,
-        Err(error) => return say(format_args!("decision     400 key-invalid: {error}")),
-    };
-    match &sighted.key {
-        Some((key, source)) => {
-            let id = OperationId::of(call.scope.digest(), &call.route.name, key, None);
-            say(format_args!("key          {key} ({})", source.as_str()));
-            say(format_args!("operation    {id}"));
+fn explain_guarded(config: &Config, call: &Call) -> Result<(), Problem> {
+    let sighted = sight(call).map_err(|error| Problem::new(Code::KeyInvalid, error.to_string()))?;
+    let source = match &sighted.key {
+        Some(key) => key.source,
+        None if call.route.key.mode == KeyMode::Required => {
+            let detail = format!("no `{}`, and nothing to make a key from", call.route.key.header);
+            return Err(Problem::new(Code::KeyMissing, detail));
         }
-        None if call.route.key.mode == KeyMode::Required => say(format_args!("decision     400 key-missing")),
-        None => say(format_args!(
-            "key          a fresh one for each call (stamped): it protects this call's own retries only"
-        )),
-    }
+        None => source_of_fresh_keys(&call.route),
+    };
+    print_key(call, sighted.key, source);
     let digits: String = sighted.fingerprint.digest.iter().map(|byte| format!("{byte:02x}")).collect();
     say(format_args!("fingerprint  v{} {digits}", sighted.fingerprint.version));
+    let says_no_type = call.route.payload.compare == Compare::Auto && !call.headers.contains_key(CONTENT_TYPE);
+    if says_no_type && !call.body.is_empty() {
+        say(format_args!(
+            "payload      compared as bytes: no Content-Type (curl adds one by itself, explain does not)"
+        ));
+    }
+    print_policy(config, call, source);
+    Ok(())
 }
 
-fn print_policy(config: &Config, call: &Call) {
-    let retry = &call.route.retry;
+fn print_key(call: &Call, key: Option<SightedKey>, source: KeySource) {
+    let Some(SightedKey { text, upstream, .. }) = key else {
+        let reach = match source {
+            KeySource::Window => "identical calls within duplicate_window share it",
+            KeySource::Stamped | KeySource::Client | KeySource::Derived => "it protects this call's own retries only",
+        };
+        return say(format_args!("key          a fresh one for each call ({}): {reach}", source.as_str()));
+    };
+    let id = OperationId::of(call.scope.digest(), &call.route.name, &text, None);
+    say(format_args!("key          {text} ({})", source.as_str()));
+    match upstream {
+        Some(upstream) => say(format_args!("sent as      {upstream} ({})", call.route.key.header_upstream())),
+        None => say(format_args!("sent as      nothing: upstream_header = \"off\"")),
+    }
+    say(format_args!("operation    {id}"));
+}
+
+fn print_policy(config: &Config, call: &Call, source: KeySource) {
+    let (retry, keep) = (&call.route.retry, retention_of(&call.route, source));
     let after_loss = match call.repeat() {
         Repeat::Unsafe => "ends outcome-unknown; nothing is sent again",
         Repeat::WithKey => "is sent again with the same key and bytes",
@@ -210,8 +224,8 @@ fn print_policy(config: &Config, call: &Call) {
     ));
     say(format_args!(
         "kept         receipt {}, tombstone {}, in {}",
-        duration_text(call.route.receipts),
-        duration_text(call.route.tombstones),
+        duration_text(keep.receipts),
+        duration_text(keep.tombstones),
         config.store.url.kind()
     ));
 }
@@ -223,6 +237,17 @@ mod tests {
     const FILE: &str = "upstreams.bank = { url = 'http://127.0.0.1:1', headers = { Authorization = 'Bearer ours' } }\n\
         routes = [{ name = 'bank', match = { path = '/' }, upstream = 'bank' },\n\
         { name = 'pay', match = { path = '/pay' }, upstream = 'bank' }]";
+
+    fn typed(target: &str, line: &str) -> Parts {
+        let arguments = Arguments {
+            source: Source { config: "gateway.toml".into(), upstream: None, repeat: None, store: None },
+            method: "POST".to_owned(),
+            target: target.to_owned(),
+            headers: vec![line.to_owned()],
+            data: String::new(),
+        };
+        head(&arguments).unwrap()
+    }
 
     #[test]
     fn what_the_gateway_would_refuse_has_no_route() {
@@ -236,16 +261,25 @@ mod tests {
             ("/pay", "Connection: Idempotency-Key", Err(400)),
             ("/pay", "Origin: https://evil.example", Err(403)),
         ] {
-            let arguments = Arguments {
-                source: Source { config: "gateway.toml".into(), upstream: None, repeat: None, store: None },
-                method: "POST".to_owned(),
-                target: target.to_owned(),
-                headers: vec![line.to_owned()],
-                data: String::new(),
-            };
-            let found = route(&config, &head(&arguments).unwrap());
+            let found = route(&config, &typed(target, line));
             let found = found.as_ref().map(|route| route.name.as_str()).map_err(|problem| problem.status);
             assert_eq!(found, expected, "{target} {line}");
+        }
+    }
+
+    #[test]
+    fn what_the_gateway_would_refuse_is_refused() {
+        let strict = format!("{FILE}\ndefaults = {{ key.mode = 'required', max_body = '4B' }}");
+        for (file, line, data, expected) in [
+            (FILE, "Idempotency-Key: a", "", None),
+            (FILE, "X-A: b", "", None),
+            (FILE, "Idempotency-Key: a b", "", Some(Code::KeyInvalid)),
+            (&strict, "X-A: b", "", Some(Code::KeyMissing)),
+            (&strict, "Idempotency-Key: a", "12345", Some(Code::BodyTooLarge)),
+        ] {
+            let config = Config::parse(file, "gateway.toml", &Environment::default()).unwrap();
+            let refused = explain(&config, typed("/pay", line), data).err().map(|problem| problem.code);
+            assert_eq!(refused, expected, "{line} {data}");
         }
     }
 }

@@ -144,11 +144,18 @@ pub fn resend_rule(route: &Route, method: &Method, identity: &Identity) -> Resen
 /// How long an operation's end is kept. Nobody can name a stamped key again but by looking its operation up, which is
 /// what `accepted` says that somebody will do.
 pub fn retention(route: &Route, identity: &Identity, accepted: bool) -> Retention {
+    if accepted {
+        return Retention { receipts: route.receipts, tombstones: route.tombstones };
+    }
+    retention_of(route, identity.source)
+}
+
+/// The same for a call whose key comes from `source`.
+pub fn retention_of(route: &Route, source: KeySource) -> Retention {
     let whole = Retention { receipts: route.receipts, tombstones: route.tombstones };
     let within =
         |most: Duration| Retention { receipts: whole.receipts.min(most), tombstones: whole.tombstones.min(most) };
-    match (identity.source, route.duplicate_window) {
-        _ if accepted => whole,
+    match (source, route.duplicate_window) {
         (KeySource::Client | KeySource::Derived, _) => whole,
         (KeySource::Window, DuplicateWindow::For(window)) => within(window.max(STAMPED_LIFE)),
         (KeySource::Window | KeySource::Stamped, _) => within(STAMPED_LIFE),

@@ -17,7 +17,7 @@ use crate::engine::refusal;
 use crate::operation::admission::{Admission, ResendRule};
 use crate::operation::dead_letter::Next;
 use crate::operation::transition::{Opening, RequestChange};
-use crate::operation::{Operation, OperationId, State, StateName, StoredRequest};
+use crate::operation::{Identity, KeySource, Operation, OperationId, State, StateName, StoredRequest};
 use crate::store::{Found, StoreError, Written};
 
 const POLL_FIRST: Duration = Duration::from_millis(40);
@@ -119,6 +119,7 @@ impl Engine {
         if kept.is_none() && named.call.route.payload.store_request {
             change.request = RequestChange::Put(named.stored());
         }
+        adopt(&mut change.operation, &named.identity);
         crash_point::reached(Point::BeforeTakeOver);
         match self.store.write(&change).await {
             Ok(Written::Applied) => {
@@ -202,12 +203,20 @@ impl Engine {
     pub(super) fn look_alike(&self, named: &NamedCall, found: &Found) -> Alike {
         let operation = &found.operation;
         if operation.stops_alike(self.store.now()) {
-            return Alike::Stops(Box::new(refusal::unresolved_alike(named, found)));
+            return Alike::Stops(Box::new(refusal::unresolved_alike(named, found, self.store.now())));
         }
         let window = operation.identity.alike.and_then(|alike| alike.until);
         match window {
             Some(until) if until > self.store.now() => Alike::SameOperation,
             _ => Alike::Another(operation.id),
         }
+    }
+}
+
+/// Whoever sends a stamped key as his own meets the call again, so it is kept as one that has a name.
+fn adopt(operation: &mut Operation, asked: &Identity) {
+    let was_unnamed = matches!(operation.identity.source, KeySource::Stamped | KeySource::Window);
+    if was_unnamed && asked.source == KeySource::Client {
+        Arc::make_mut(&mut operation.identity).source = KeySource::Client;
     }
 }

@@ -13,7 +13,7 @@ use crate::engine::problem::{Code, Problem};
 use crate::engine::{Engine, Lane, refusal};
 use crate::operation::admission::Repeat;
 use crate::operation::fingerprint::Asked;
-use crate::operation::key::{self, ClientKey, Ingredient, KeyError, Missing, PayloadIn, sole_value};
+use crate::operation::key::{self, ClientKey, Ingredient, KeyError, Missing, PayloadIn, bucket_of_stamped, sole_value};
 use crate::operation::payload::Payload;
 use crate::operation::{Alike, Fingerprint, Identity, KeySource, OperationId, Scope};
 use crate::store::Found;
@@ -44,8 +44,24 @@ struct Facts {
 
 /// What can be said of a call's name without a store: the key it would have, unless it gets a fresh one.
 pub struct Sighted {
-    pub key: Option<(String, KeySource)>,
+    pub key: Option<SightedKey>,
     pub fingerprint: Fingerprint,
+}
+
+/// A key that a call would have whenever it came.
+pub struct SightedKey {
+    pub text: String,
+    pub source: KeySource,
+    /// As the upstream would get it.
+    pub upstream: Option<String>,
+}
+
+/// Where a key comes from that is made up for one call.
+pub fn source_of_fresh_keys(route: &Route) -> KeySource {
+    match route.duplicate_window {
+        DuplicateWindow::Off | DuplicateWindow::Unresolved => KeySource::Stamped,
+        DuplicateWindow::For(_) => KeySource::Window,
+    }
 }
 
 /// Looks at a call without naming it.
@@ -55,7 +71,11 @@ pub struct Sighted {
 pub fn sight(call: &Call) -> Result<Sighted, KeyError> {
     let client = ClientKey::parse(&call.headers, &call.route.key.header)?;
     let facts = Facts::of(call);
-    let key = chosen(&call.route.key, client, &facts).map(|key| (key.text, key.source));
+    let key = chosen(&call.route.key, client, &facts).map(|key| SightedKey {
+        upstream: upstream_key(call, &key),
+        source: key.source,
+        text: key.text,
+    });
     Ok(Sighted { key, fingerprint: facts.fingerprint })
 }
 
@@ -114,21 +134,26 @@ impl Engine {
         Ok(NamedCall { call, id, identity, named_by_step: key.by_step, other_key: key.other, credentials })
     }
 
-    /// Takes up the record that the same call left under the other form of its derived key, before `repeat` or
-    /// `on_changed_payload` were changed: under its present form it would run again.
+    /// Takes up the record that the same call left under another name, under which it would run again: that of the other
+    /// form of its derived key, from before `repeat` or `on_changed_payload` were changed, or that of a key which was
+    /// stamped on it and is the client's own now.
     pub(super) async fn find_former(&self, named: &mut NamedCall) -> Result<(), Box<Conclusion>> {
-        let Some(key) = named.other_key.take() else { return Ok(()) };
+        let other_form = named.other_key.take();
+        let by_form = other_form.is_some();
+        let Some((key, bucket)) = other_form.map(|key| (key, None)).or_else(|| stamped_before(&named.identity)) else {
+            return Ok(());
+        };
         if self.shared.flights.watch(named.id, named.identity.fingerprint).is_some() {
             return Ok(());
         }
-        let id = OperationId::of(named.call.scope.digest(), &named.call.route.name, &key, None);
+        let id = OperationId::of(named.call.scope.digest(), &named.call.route.name, &key, bucket);
         let fingerprint = named.identity.fingerprint;
         let is_same = |found: &Found| found.operation.identity.fingerprint == fingerprint;
         let former = self.store.read(id).await.map_err(|error| {
             self.note_unreadable(id, &error);
             Box::new(refusal::store_unavailable(named, &error))
         })?;
-        let Some(former) = former.filter(is_same) else { return Ok(()) };
+        let Some(former) = former.filter(|found| !by_form || is_same(found)) else { return Ok(()) };
         let present = self.store.read(named.id).await.map_err(|error| {
             self.note_unreadable(named.id, &error);
             Box::new(refusal::met_without_store(&former.operation, self.store.now(), &error))
@@ -138,16 +163,17 @@ impl Engine {
             let identity = Arc::make_mut(&mut named.identity);
             identity.key = key;
             identity.upstream_key.clone_from(&former.operation.identity.upstream_key);
-            named.named_by_step = !named.named_by_step;
+            named.named_by_step ^= by_form;
         }
         Ok(())
     }
 
     /// A fresh key, whose record lies beside those of identical calls.
     fn stamp(&self, call: &Call, facts: &Facts) -> Key {
-        let (source, until) = match call.route.duplicate_window {
-            DuplicateWindow::Off | DuplicateWindow::Unresolved => (KeySource::Stamped, None),
-            DuplicateWindow::For(window) => (KeySource::Window, Some(self.store.now().after(window))),
+        let source = source_of_fresh_keys(&call.route);
+        let until = match call.route.duplicate_window {
+            DuplicateWindow::Off | DuplicateWindow::Unresolved => None,
+            DuplicateWindow::For(window) => Some(self.store.now().after(window)),
         };
         let digest = facts.fingerprint.alike(&call.scope, &call.route.name);
         let text = key::stamped(self.shared.entropy.bytes(), digest[0], call.route.key.format);
@@ -202,6 +228,12 @@ fn notice_lone_session(lane: &Lane, call: &Call, facts: &Facts) {
             "calls carry a session but no step, so their keys cannot be derived"
         );
     }
+}
+
+/// The bucket of a client's key that may have been stamped on an earlier call of his, and told to him then.
+fn stamped_before(identity: &Identity) -> Option<(String, Option<u8>)> {
+    let bucket = bucket_of_stamped(&identity.key).filter(|_| identity.source == KeySource::Client)?;
+    Some((identity.key.clone(), Some(bucket)))
 }
 
 /// Only where both are in the key do they name the call without its payload.

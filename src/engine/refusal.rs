@@ -9,7 +9,7 @@ use crate::engine::call::NamedCall;
 use crate::engine::conclusion::Conclusion;
 use crate::engine::gates::Refused;
 use crate::engine::problem::{Code, LostAnswer, Problem};
-use crate::operation::admission::Admission;
+use crate::operation::admission::{Admission, Repeat};
 use crate::operation::transition::IllegalTransition;
 use crate::operation::{Identity, Operation, OperationId, State, StateName};
 use crate::store::{Damage, Found, StoreError, Unreadable};
@@ -35,6 +35,12 @@ const NOT_LOOKED_UP: &str =
 
 const NO_ROOM: &str = "Send the same call again after Retry-After; if that is refused as well, tell the operator: unknown \
                        operations free no place by themselves, and a person has to look at them.";
+
+const FINDS_OUT: &str = "Send the same call again with the same key, the Idempotency-Key of this answer: it finds out what \
+                         became of it, and never runs twice.";
+
+const MAY_RUN_TWICE: &str = "Send the same call again with the same key, the Idempotency-Key of this answer: the service may \
+                             get it twice without harm.";
 
 const KEY_REUSED: &str = "This key was already used for a request with another method, target, header or body.";
 
@@ -129,7 +135,8 @@ pub fn internal(named: &NamedCall, error: &IllegalTransition) -> Conclusion {
 
 /// The store did not take the claim, or what it holds of the call cannot be read.
 pub fn store_unavailable(named: &NamedCall, error: &StoreError) -> Conclusion {
-    let execution = if error.unreadable().is_some() { Execution::Unknown } else { Execution::NotExecuted };
+    let may_have_run = error.unreadable().is_some() || matches!(error, StoreError::LostMemory(_));
+    let execution = if may_have_run { Execution::Unknown } else { Execution::NotExecuted };
     Conclusion::Problem { problem: store_problem(error), marks: marks(named.id, &named.identity, execution) }
 }
 
@@ -177,7 +184,7 @@ pub fn look_up_problem(error: &StoreError) -> Problem {
 pub fn store_problem(error: &StoreError) -> Problem {
     if matches!(error, StoreError::LostMemory(_)) {
         let detail = format!(
-            "The call was not sent: {error}. Calls are taken again when an operator has looked at it and says \
+            "This request was not sent: {error}. Calls are taken again when an operator has looked at it and says \
              POST /v1/store/accept-loss on the admin listener."
         );
         return Problem::new(Code::StoreUnavailable, detail).with_advice(LOST_MEMORY).with_retry_after(LATER);
@@ -185,7 +192,7 @@ pub fn store_problem(error: &StoreError) -> Problem {
     match error.unreadable() {
         Some(why) => unreadable(why),
         None => {
-            let problem = Problem::new(Code::StoreUnavailable, format!("The call was not sent: {error}."));
+            let problem = Problem::new(Code::StoreUnavailable, format!("This request was not sent: {error}."));
             Problem { store_away: true, ..problem.with_retry_after(SOON) }
         }
     }
@@ -277,8 +284,9 @@ pub fn rate_problem(route: &Route, wait: Duration) -> Problem {
 }
 
 /// A call without a key of its own, while an identical one is unresolved.
-pub fn unresolved_alike(named: &NamedCall, found: &Found) -> Conclusion {
+pub fn unresolved_alike(named: &NamedCall, found: &Found, now: Timestamp) -> Conclusion {
     let operation = &found.operation;
+    let rule = named.resend_rule();
     let detail = format!(
         "An identical call without a key is {} as operation {}; this one was not sent.",
         operation.state.name(),
@@ -288,8 +296,21 @@ pub fn unresolved_alike(named: &NamedCall, found: &Found) -> Conclusion {
         StateName::AwaitingApproval => Code::AwaitingApproval,
         _ => Code::OutcomeUnknown,
     };
-    let marks = Marks { key: Some((named.identity.key.clone(), named.identity.source)), ..marks_of(operation) };
-    Conclusion::Problem { problem: Problem::new(code, detail), marks }
+    let problem = match operation.admit(None, &rule, now) {
+        Admission::ClaimAgain | Admission::TakeOver => found_out(Problem::new(code, detail), rule.repeat),
+        _ => Problem::new(code, detail),
+    };
+    Conclusion::Problem { problem, marks: marks_of(operation) }
+}
+
+/// A call in doubt to a service that may get it again: whoever sends it under its own key finds out.
+pub fn found_out(problem: Problem, repeat: Repeat) -> Problem {
+    let advice = match repeat {
+        Repeat::Unsafe => return problem,
+        Repeat::WithKey => FINDS_OUT,
+        Repeat::Harmless => MAY_RUN_TWICE,
+    };
+    Problem { retryable: true, ..problem.with_advice(advice) }
 }
 
 /// The row of the claim table for a record that nobody is going to move now.

@@ -57,12 +57,23 @@ impl Run<'_> {
             (false, false) => Code::UpstreamFailed,
         };
         let advice = if doubtful { self.why_not_again(told.stop) } else { String::new() };
-        Problem::new(code, format!("{failure}.{advice}")).with_status(status.as_u16())
+        let problem = Problem::new(code, format!("{failure}.{advice}")).with_status(status.as_u16());
+        if doubtful { self.left_in_doubt(problem) } else { problem }
+    }
+
+    /// Where the same bytes can be sent under the same key once more, its caller is told so.
+    pub(super) fn left_in_doubt(&self, problem: Problem) -> Problem {
+        let is_kept = self.route.payload.store_request;
+        if is_kept { refusal::found_out(problem, self.repeat_now()) } else { problem }
+    }
+
+    fn repeat_now(&self) -> Repeat {
+        self.rule.repeat_at(self.owner.operation.first_sent_at, self.owner.store().now())
     }
 
     fn why_not_again(&self, stop: Option<Stop>) -> String {
         let upstream = &self.route.upstream.name;
-        let repeat_now = self.rule.repeat_at(self.owner.operation.first_sent_at, self.owner.store().now());
+        let repeat_now = self.repeat_now();
         match (self.rule.repeat, stop) {
             (Repeat::Unsafe, _) => format!(
                 " Not sent again: bytes of the call had gone out, and upstream `{upstream}` has repeat = \"unsafe\" here; if it honours Idempotency-Key, say repeat = \"with-key\"."

@@ -271,6 +271,7 @@ impl Run<'_> {
             self.lane.counters.unknown.add();
             let detail = format!("An attempt may have run, and no further one was sent: {error}.");
             let problem = Problem::new(Code::OutcomeUnknown, detail).with_status(StatusCode::BAD_GATEWAY.as_u16());
+            let problem = self.left_in_doubt(problem);
             return Conclusion::Problem { problem, marks: self.marks(Execution::Unknown, None) };
         }
         let problem = match self.tries.tries {

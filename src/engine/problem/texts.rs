@@ -139,8 +139,10 @@ pub(super) const OUTCOME_UNKNOWN: Entry = Entry {
                   and only evidence ends this state: the late answer of the very same attempt. A person who sees at the \
                   service that it did not run sends the call with a new key; one who sees that it ran takes the result \
                   from there. The record stays as it is and counts against store.max_open. Where the service honours idempotency keys \
-                  (\"with-key\"), the same call with the same key is sent again and finds out; a route may be said to be that \
-                  later on, and its calls keep their keys.",
+                  (\"with-key\") or may get the call twice (\"harmless\"), the same call with the same key is sent again and finds \
+                  out, and the problem says so: retryable is true then. A route may be said to be that later on, and its \
+                  calls keep their keys. A call without a key of its own has the one that its answer tells \
+                  (Idempotency-Key).",
     retryable: false,
     look_up: true,
 };
@@ -262,9 +264,9 @@ pub(super) const STORE_UNAVAILABLE: Entry = Entry {
     status: 503,
     also: "",
     title: "The gateway cannot reach its store",
-    advice: "Wait as Retry-After says and send the same call again; nothing was sent.",
+    advice: "Wait as Retry-After says and send the same call with the same key again; this request was not sent.",
     explanation: "Without the store nobody can tell whether the call ran before, so guarded calls are refused until it is \
-                  back. /readyz?store=1 on the health port says how it is. A store that answers, but has lost what it \
+                  back. What is said here is said of this request: an earlier one with the same key may have run. /readyz?store=1 on the health port says how it is. A store that answers, but has lost what it \
                   acknowledged (a flush, an older copy, another database), is refused as well, until an operator accepts \
                   the loss: POST /v1/store/accept-loss on the admin listener.",
     retryable: true,

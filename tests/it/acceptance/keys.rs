@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::support::client::Answer;
 use crate::support::eventually;
 use crate::support::gateway::Settings;
 use crate::support::ground::Ground;
@@ -20,6 +21,9 @@ on! { [memory]
     another_payload_of_a_step_is_rejected_where_it_could_run_twice
     another_payload_of_a_step_runs_and_names_the_earlier_one
     a_key_that_an_sdk_made_up_gives_way_to_a_derived_one
+    a_stamped_key_that_comes_back_finds_out
+    a_stamped_key_that_comes_back_joins_its_call
+    a_stamped_key_of_another_caller_is_a_key_like_any
     the_status_tells_where_keys_come_from
 }
 
@@ -28,6 +32,7 @@ on! { [redis]
 }
 
 on! { [memory file redis]
+    a_stamped_key_that_comes_back_names_its_call
     an_unnamed_call_stops_at_an_identical_unknown_one
     identical_unnamed_calls_of_a_window_are_one_call
 }
@@ -268,8 +273,75 @@ fn an_unnamed_call_stops_at_an_identical_unknown_one(ground: Ground) {
 
     assert_eq!(stopped.operation(), lost.operation());
     assert_eq!(stopped.header("Oncegate-Key-Source"), Some("stamped"));
-    assert_ne!(stopped.header("Idempotency-Key"), lost.header("Idempotency-Key"));
+    assert_eq!(stopped.header("Idempotency-Key"), lost.header("Idempotency-Key"), "under a new one it would run");
     assert!(!other.is_replay() && upstream.effects() == 2);
+}
+
+fn a_stamped_key_that_comes_back_names_its_call(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::Close);
+    let gateway = Settings::of(&upstream).start(&ground);
+    let unnamed = |body: &str| gateway.post("/charges").json(body).send();
+    let again = |first: &Answer, body: &str| {
+        gateway.post("/charges").key(first.header("Idempotency-Key").unwrap()).json(body).send()
+    };
+
+    let lost = unnamed("1").expect_problem(502, "outcome-unknown");
+    let told = again(&lost, "1").expect_problem(409, "outcome-unknown");
+    assert_eq!((told.operation(), told.execution()), (lost.operation(), Some("unknown")));
+    again(&lost, "2").expect_problem(422, "key-reused");
+
+    let done = unnamed("3").expect(201);
+    let replay = again(&done, "3").expect(201);
+    assert_eq!((replay.is_replay(), replay.operation(), &replay.body), (true, done.operation(), &done.body));
+    assert_eq!(upstream.effects(), 2);
+}
+
+fn a_stamped_key_that_comes_back_finds_out(ground: Ground) {
+    let upstream = ScriptedUpstream::honouring_keys();
+    upstream.then(Step::Close);
+    let gateway = Settings::of(&upstream).with_key().route("retry.max_attempts = 1").start(&ground);
+
+    let lost = gateway.post("/charges").json("{}").send().expect_problem(502, "outcome-unknown");
+    let key = lost.header("Idempotency-Key").unwrap();
+    let told = lost.json();
+    assert_eq!((&told["retryable"], lost.header("x-should-retry")), (&Value::Bool(true), Some("false")));
+    assert!(told["advice"].as_str().unwrap().contains("finds out"), "{told}");
+    let stopped = gateway.post("/charges").json("{}").send().expect_problem(409, "outcome-unknown");
+    assert_eq!((stopped.header("Idempotency-Key"), &stopped.json()["retryable"]), (Some(key), &Value::Bool(true)));
+    let found = gateway.post("/charges").key(key).json("{}").send().expect(201);
+
+    assert_eq!((found.operation(), upstream.effects()), (lost.operation(), 1));
+    assert_eq!(gateway.look_up(lost.operation(), "").json()["key_source"], "client", "kept as one that has a name");
+}
+
+fn a_stamped_key_that_comes_back_joins_its_call(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::Held(Reply::charge(1)));
+    let gateway = Settings::of(&upstream).start(&ground);
+
+    let first = gateway.post("/charges").json("{}").begin();
+    upstream.wait_for(1);
+    let key = gateway.admin("/v1/operations")["operations"][0]["key"].as_str().unwrap().to_owned();
+    let second = gateway.post("/charges").key(&key).json("{}").begin();
+    upstream.release();
+
+    let (first, second) = (first.answer().expect(201), second.answer().expect(201));
+    assert_eq!((second.operation(), upstream.seen().len()), (first.operation(), 1));
+}
+
+/// I3: nor does it tell that the key exists.
+fn a_stamped_key_of_another_caller_is_a_key_like_any(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).top("callers.scope = 'header:X-Tenant'").start(&ground);
+    let call = |tenant: &str| gateway.post("/charges").header("X-Tenant", tenant).json("{}");
+
+    let stamped = call("one").send().expect(201);
+    let foreign = call("two").key(stamped.header("Idempotency-Key").unwrap()).send().expect(201);
+
+    assert!(!foreign.is_replay());
+    assert_ne!(foreign.operation(), stamped.operation());
+    assert_eq!(upstream.effects(), 2);
 }
 
 fn an_unnamed_call_stops_at_nothing_where_the_route_says_so(ground: Ground) {
