@@ -56,7 +56,7 @@ impl Control {
     pub(super) fn start(common: &Arc<Common>, engine: &Arc<Engine>) -> Result<Self, AppError> {
         let (stop, readiness, mut tasks) = (CancellationToken::new(), Arc::new(Readiness::default()), JoinSet::new());
         let health = Health::new(Arc::clone(&readiness), Arc::clone(engine.store()));
-        let admin = AdminState { engine: Arc::clone(engine), store_kind: common.shared.config.store.url.kind() };
+        let admin = AdminState { engine: Arc::clone(engine) };
         let server = &common.shared.config.server;
         let limits = Limits::from(server);
         let probers = Limits { header_timeout: limits.header_timeout.min(PROBE_PATIENCE), ..limits };

@@ -11,6 +11,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 use serde::Serialize;
 
+use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::answer::Marks;
 use crate::engine::gates::{GateSnapshot, Gates};
@@ -22,7 +23,7 @@ use crate::server::door::is_loopback;
 use crate::server::filter::Filter;
 use crate::server::health::{StoreHealth, store_health};
 use crate::server::listener::Peer;
-use crate::server::view::{EventView, OperationView};
+use crate::server::view::{EventView, OperationView, SentView};
 use crate::server::{pauses, respond};
 use crate::store::{Kind, Page, Store, StoreError};
 
@@ -36,8 +37,6 @@ const READS: usize = 100;
 #[derive(Clone)]
 pub struct AdminState {
     pub engine: Arc<Engine>,
-    /// `memory`, `file` or `redis`.
-    pub store_kind: &'static str,
 }
 
 impl AdminState {
@@ -47,6 +46,10 @@ impl AdminState {
 
     pub(super) fn gates(&self) -> &Gates {
         &self.engine.shared().gates
+    }
+
+    fn config(&self) -> &Config {
+        &self.engine.shared().config
     }
 
     fn process(&self) -> &Status {
@@ -160,9 +163,14 @@ impl AdminState {
         for why in &history.unreadable {
             self.process().unreadable.note(id, Kind::Event, *why);
         }
+        // It is gone when there is a final answer, and one that cannot be read has nothing to show.
+        let request = self.store().request(id).await.ok().flatten();
+        let route = self.config().routes.named(&found.operation.identity.route);
+        let upstream = route.map(|route| route.upstream.name.as_str());
         let (events, damaged) = (history.events.iter().map(EventView::of).collect(), history.unreadable.len());
         let shown = OperationHistory {
             operation: OperationView::of(&found.operation),
+            sent: SentView::of(&found.operation, upstream, request.as_ref()),
             events,
             events_left_out: found.operation.events_left_out(history.len() + damaged),
             unreadable_events: u32::try_from(damaged).unwrap_or(u32::MAX),
@@ -186,7 +194,7 @@ impl AdminState {
         let health = store_health(self.store().as_ref()).await;
         let report = Report {
             version: env!("CARGO_PKG_VERSION"),
-            store: StoreReport { kind: self.store_kind, health, space: self.space().await },
+            store: StoreReport { kind: self.config().store.url.kind(), health, space: self.space().await },
             process: self.process().snapshot(),
             upstreams: self.gates().snapshot(),
         };
@@ -220,6 +228,8 @@ struct OperationList<'a> {
 struct OperationHistory<'a> {
     #[serde(flatten)]
     operation: OperationView<'a>,
+    #[serde(flatten)]
+    sent: SentView<'a>,
     events: Vec<EventView>,
     /// Between the first ones and the newest.
     #[serde(skip_serializing_if = "is_zero")]
@@ -318,7 +328,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Timestamp;
-    use crate::config::{Config, Environment};
+    use crate::config::Environment;
     use crate::engine::Shared;
     use crate::entropy::Entropy;
     use crate::operation::{Cause, Event, EventKind, Kept, OwnerId, State, StateName};
@@ -326,11 +336,8 @@ mod tests {
     use crate::server::test_store::{Mood, TestStore};
     use crate::server::view::tests::{operation, settled};
 
-    const FILE: &str = r#"
-        store = { url = "memory:" }
-        upstreams.payments.url = "http://payments.internal"
-        routes = [{ name = "payments", match = { path = "/payments" }, upstream = "payments" }]
-    "#;
+    const FILE: &str = "store.url = 'memory:'\nupstreams.bank.url = 'http://127.0.0.1:1'\n\
+        routes = [{ name = 'payments', match = { path = '/' }, upstream = 'bank' }]";
 
     /// Ten operations, newest first; the even ones are unknown.
     fn ten() -> TestStore {
@@ -351,8 +358,7 @@ mod tests {
     async fn ask_from(peer: &str, store: TestStore, request: http::request::Builder) -> (u16, Value) {
         let config = Config::parse(FILE, "gateway.toml", &Environment::default()).unwrap();
         let shared = Arc::new(Shared::new(Arc::new(config), Entropy::seeded(1)));
-        let engine = Engine::new(shared, Arc::new(store), HashMap::new());
-        let state = AdminState { engine, store_kind: "memory" };
+        let state = AdminState { engine: Engine::new(shared, Arc::new(store), HashMap::new()) };
         let (head, ()) = request.body(()).unwrap().into_parts();
         let peer = Peer::new(peer.parse().unwrap(), Transport::Plain);
         let response = state.answer(&head, &peer).await;
@@ -414,6 +420,7 @@ mod tests {
         let expected = json!({ "at": "1970-01-01T00:00:00.000Z", "kind": "claimed", "from": null, "to": "sent",
             "attempts": 1, "token": 1 });
         assert_eq!(shown["events"], json!([expected]));
+        assert_eq!((&shown["upstream"], &shown["upstream_key"]), (&json!("bank"), &json!("made-for-upstream")));
     }
 
     #[tokio::test]

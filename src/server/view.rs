@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::clock::moment::rfc3339;
 use crate::engine::refusal::execution_of;
-use crate::operation::{Event, EventKind, Identity, Kept, Operation, Settled, State, StateName};
+use crate::operation::{Event, EventKind, Identity, Kept, Operation, Settled, State, StateName, StoredRequest};
 use crate::server::document::hex;
 
 /// What anybody who may see an operation sees of it.
@@ -116,6 +116,38 @@ impl ResultView {
     }
 }
 
+/// What operators see besides: by what the service knows the call.
+#[derive(Serialize)]
+pub struct SentView<'a> {
+    /// The key that the service gets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upstream_key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upstream: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    method: Option<&'a str>,
+    /// The path that goes upstream, without its query.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<&'a str>,
+    /// Empty for callers that have no name.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    caller: &'a str,
+}
+
+impl<'a> SentView<'a> {
+    /// Of the call to `upstream`, and of its request for as long as that is kept.
+    pub fn of(operation: &'a Operation, upstream: Option<&'a str>, request: Option<&'a StoredRequest>) -> Self {
+        let target = request.map(|request| request.target.as_str());
+        Self {
+            upstream_key: operation.identity.upstream_key.as_deref(),
+            upstream,
+            method: request.map(|request| request.method.as_str()),
+            target: target.map(|target| target.split_once('?').map_or(target, |(path, _)| path)),
+            caller: operation.identity.scope.caller(),
+        }
+    }
+}
+
 /// One step in the history of an operation.
 #[derive(Serialize)]
 pub struct EventView {
@@ -221,6 +253,27 @@ pub(super) mod tests {
             "result": { "status": 201, "length": 14, "kept": "whole", "digest": "cd".repeat(32) },
         });
         assert_eq!(written(&shown), expected);
+    }
+
+    #[test]
+    fn an_operator_sees_by_what_the_service_knows_the_call_and_no_query() {
+        let sent = operation("k-1", 0, State::Abandoned);
+        let request = StoredRequest {
+            method: "POST".to_owned(),
+            target: "/v1/charges?token=secret".to_owned(),
+            headers: Arc::default(),
+            body: "secret".into(),
+            had_credential: false,
+        };
+        let shown = serde_json::to_value(SentView::of(&sent, Some("payments"), Some(&request))).unwrap();
+        let expected = json!({
+            "upstream_key": "made-for-upstream",
+            "upstream": "payments",
+            "method": "POST",
+            "target": "/v1/charges",
+            "caller": "support-bot",
+        });
+        assert_eq!(shown, expected);
     }
 
     #[test]
