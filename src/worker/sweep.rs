@@ -40,7 +40,10 @@ pub async fn sweep(engine: Arc<Engine>, stop: CancellationToken) {
 struct Outage(Option<Instant>);
 
 impl Outage {
-    fn begins(&mut self, error: &StoreError) {
+    fn begins(&mut self, engine: &Engine, error: &StoreError) {
+        let is_away = !matches!(error, StoreError::LostMemory(_));
+        let warning = is_away.then(|| format!("store: {error}; guarded calls are refused"));
+        engine.shared().status.warn("store away", warning.into_iter().collect());
         if self.0.is_none() {
             self.0 = Some(Instant::now());
             tracing::warn!(
@@ -56,6 +59,7 @@ impl Outage {
         let Some(since) = self.0 else { return };
         if engine.store().ping().await.is_ok() {
             self.0 = None;
+            engine.shared().status.warn("store away", Vec::new());
             let away_ms = crate::clock::millis(since.elapsed());
             tracing::info!(away_ms, "store back: guarded calls are made again");
         }
@@ -92,7 +96,7 @@ async fn recover_due(engine: &Arc<Engine>, aside: &mut Aside, outage: &mut Outag
     aside.forget_old();
     let due = engine.store().due(OPERATIONS + aside.len()).await;
     match &due {
-        Err(error) => outage.begins(error),
+        Err(error) => outage.begins(engine, error),
         Ok(_) => outage.ends(engine).await,
     }
     tell_of_loss(engine, due.as_ref().err());

@@ -176,7 +176,7 @@ impl Standing {
 
     /// What an operator should know, if `needed` replicas have to have every step. Where they have, a master that was
     /// cut off acknowledges nothing anyway.
-    pub(super) fn advice(&self, host: &Host, needed: Option<usize>) -> Option<String> {
+    fn advice(&self, host: &Host, needed: Option<usize>) -> Option<String> {
         let connected = self.connected;
         match needed {
             Some(needed) if connected < needed => Some(format!(
@@ -194,6 +194,43 @@ impl Standing {
             Some(_) | None => None,
         }
     }
+}
+
+/// What an operator should change about a master and its replicas, if `needed` of these have to have every step. Of what
+/// it may not tell it is not judged.
+///
+/// # Errors
+/// It does not answer.
+pub(super) async fn advice(
+    connection: &mut MultiplexedConnection,
+    host: &Host,
+    needed: Option<usize>,
+) -> Result<Vec<String>, OpenError> {
+    let mut questions = redis::pipe();
+    questions.cmd("INFO").arg("replication").arg("persistence").arg("memory");
+    questions.cmd("CONFIG").arg("GET").arg("maxmemory-policy");
+    let answers = connection.send_packed_commands(&questions, 0, questions.len()).await?;
+    let [info, policy] = <[Value; 2]>::try_from(answers).map_err(|_| nonsense())?;
+    let text = String::from_redis_value(info.clone()).unwrap_or_default();
+    let is_mute = policy_of(policy).is_none() && field(&text, "maxmemory_policy").is_none();
+    let of_replicas = Standing::of(info).ok().and_then(|standing| standing.advice(host, needed));
+    Ok([of_replicas, advice_on_log(&text, host), is_mute.then(|| advice_on_policy(host))]
+        .into_iter()
+        .flatten()
+        .collect())
+}
+
+fn advice_on_log(info: &str, host: &Host) -> Option<String> {
+    (field(info, "aof_enabled") == Some("0")).then(|| {
+        format!(
+            "store: Redis {host} has appendonly no: when it dies, all since its last snapshot is forgotten, and those calls \
+             may run again; say appendonly yes"
+        )
+    })
+}
+
+fn advice_on_policy(host: &Host) -> String {
+    format!("store: Redis {host} does not tell its maxmemory-policy; unless it is noeviction, calls may run twice")
 }
 
 /// Asks a master about its replicas.
@@ -243,10 +280,8 @@ fn judge(profile: &Profile) -> Result<(), OpenError> {
     match profile.policy.as_deref() {
         Some(KEEPS_ALL) => Ok(()),
         Some(policy) => Err(OpenError::Evicts(policy.to_owned())),
-        None => {
-            tracing::warn!("Redis does not tell its maxmemory-policy; unless it is noeviction, calls may run twice");
-            Ok(())
-        }
+        // An operator is advised of it.
+        None => Ok(()),
     }
 }
 

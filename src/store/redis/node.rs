@@ -121,17 +121,14 @@ impl Node {
         }
     }
 
-    /// What an operator should change about it and its replicas; nothing if it may not tell.
+    /// What an operator should change about it and its replicas, as far as it tells.
     ///
     /// # Errors
     /// It does not answer.
-    pub(super) async fn advice(&self) -> Result<Option<String>, StoreError> {
+    pub(super) async fn advice(&self) -> Result<Vec<String>, StoreError> {
         let line = self.line().await?;
-        match fitness::standing(&mut line.connection.clone()).await {
-            Ok(standing) => Ok(standing.advice(&line.host, self.terms.replicas)),
-            Err(OpenError::Refused(_) | OpenError::Mute) => Ok(None),
-            Err(error) => Err(no_line(Some(Arc::new(error)))),
-        }
+        let advice = fitness::advice(&mut line.connection.clone(), &line.host, self.terms.replicas).await;
+        advice.map_err(|error| no_line(Some(Arc::new(error))))
     }
 
     /// An operator's word that its memory is to be taken as it is; false if it has lost nothing.

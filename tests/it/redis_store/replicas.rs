@@ -155,8 +155,19 @@ async fn a_master_that_does_not_stop_when_it_is_cut_off_is_told() {
     say::<()>(&master, &["CONFIG", "SET", "min-replicas-to-write", "0"]);
     say::<()>(&master, &["ACL", "SETUSER", "default", "-info"]);
     assert_eq!(store.advice().await.unwrap(), Vec::<String>::new(), "one that may not tell");
-    let alone = RedisServer::start();
-    assert_eq!(super::open(&alone.url(), PATIENT).await.advice().await.unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_server_that_forgets_when_it_dies_is_told_of() {
+    let server = RedisServer::start();
+    let store = super::open(&server.url(), PATIENT).await;
+    assert_eq!(store.advice().await.unwrap(), Vec::<String>::new());
+    say::<()>(&server, &["CONFIG", "SET", "appendonly", "no"]);
+    let advice = store.advice().await.unwrap();
+    assert!(advice.len() == 1 && advice[0].contains("say appendonly yes"), "{advice:?}");
+    say::<()>(&server, &["ACL", "SETUSER", "default", "-info", "-config|get"]);
+    let advice = store.advice().await.unwrap();
+    assert!(advice.len() == 1 && advice[0].contains("does not tell its maxmemory-policy"), "{advice:?}");
 }
 
 #[test]
