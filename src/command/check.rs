@@ -28,13 +28,21 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<ExitCode,
     say(config.describe().trim_end());
     let Some(old) = &arguments.against else { return Ok(ExitCode::SUCCESS) };
     let changes = Config::changes_of_identity(&Config::load(old, environment)?, &config);
-    if changes.is_empty() {
+    list("changes after which calls from before are still found:", &changes.still_found);
+    if changes.new_keys.is_empty() {
         say(format_args!("\nno key changes its identity"));
         return Ok(ExitCode::SUCCESS);
     }
-    say(format_args!(
-        "\nkeys change their identity (a repeat of an earlier call is not recognised and may run again):"
-    ));
-    changes.iter().for_each(|change| say(format_args!("  {change}")));
+    list(
+        "keys change their identity (a repeat of an earlier call is not recognised and may run again):",
+        &changes.new_keys,
+    );
     Ok(ExitCode::from(IDENTITY_CHANGES))
+}
+
+fn list(title: &str, lines: &[String]) {
+    if !lines.is_empty() {
+        say(format_args!("\n{title}"));
+        lines.iter().for_each(|line| say(format_args!("  {line}")));
+    }
 }

@@ -142,7 +142,22 @@ pub(super) fn match_path(text: &str) -> Result<String, Accepts> {
     if path.len() > 1 && path.ends_with('/') {
         return Err("a path without \"/\" at its end: \"/a\" matches \"/a\" and all that begins with \"/a/\"".into());
     }
+    if let Some(prefix) = before_wildcard(&path) {
+        return Err(format!(
+            "a prefix without `*`: \"{prefix}\" takes all that begins with \"{}/\"",
+            prefix.trim_end_matches('/')
+        )
+        .into());
+    }
     Ok(path)
+}
+
+/// What stands before the first segment that ends as a wildcard would: taken as it is, it would match next to nothing.
+fn before_wildcard(path: &str) -> Option<&str> {
+    let begin = path.match_indices('/').map(|(at, _)| at);
+    let mut segments = begin.zip(path.split('/').skip(1));
+    let (at, _) = segments.find(|(_, segment)| segment.ends_with('*'))?;
+    Some(path.get(..at).filter(|prefix| !prefix.is_empty()).unwrap_or("/"))
 }
 
 /// The path of an upstream's URL, without a slash at its end.

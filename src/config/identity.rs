@@ -46,28 +46,35 @@ fn digest_of(rules: &[(&str, String)]) -> [u8; 8] {
     [a, b, c, d, e, f, g, h]
 }
 
+/// What differs between two configurations in how calls are named, one line each.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct IdentityChanges {
+    /// Calls get another key than before, so a repeat of an earlier one may run again.
+    pub new_keys: Vec<String>,
+    /// Calls from before are found all the same.
+    pub still_found: Vec<String>,
+}
+
 impl Config {
-    /// Every change between two configurations that gives calls another key than before, one line each.
-    pub fn changes_of_identity(old: &Self, new: &Self) -> Vec<String> {
-        let mut changes = Vec::new();
+    /// Every change between two configurations in how calls are named.
+    pub fn changes_of_identity(old: &Self, new: &Self) -> IdentityChanges {
+        let mut changes = IdentityChanges::default();
         for before in &old.routes.0 {
             let name = &before.name;
-            match new.routes.0.iter().find(|route| route.name == *name) {
-                None => changes.push(format!("route {name}: gone; under another name its calls get new keys")),
-                Some(after) => {
-                    let pairs = rules(before, &old.callers).into_iter().zip(rules(after, &new.callers));
-                    let changed = pairs.filter(|((_, before), (_, after))| before != after);
-                    changes.extend(changed.map(|((key, was), (_, is))| {
-                        let still = if key == ON_CHANGED_PAYLOAD { " (calls from before are still found)" } else { "" };
-                        format!("route {name}: {key} was {was}, is {is}{still}")
-                    }));
-                }
+            let Some(after) = new.routes.named(name) else {
+                changes.new_keys.push(format!("route {name}: gone; under another name its calls get new keys"));
+                continue;
+            };
+            let pairs = rules(before, &old.callers).into_iter().zip(rules(after, &new.callers));
+            for ((key, was), (_, is)) in pairs.filter(|((_, before), (_, after))| before != after) {
+                let kind = if key == ON_CHANGED_PAYLOAD { &mut changes.still_found } else { &mut changes.new_keys };
+                kind.push(format!("route {name}: {key} was {was}, is {is}"));
             }
         }
         if let (Some(was), Some(is)) = (old.store.namespace_in_redis(), new.store.namespace_in_redis())
             && was != is
         {
-            changes.push(format!("store.namespace was {was}, is {is}"));
+            changes.new_keys.push(format!("store.namespace was {was}, is {is}"));
         }
         changes
     }

@@ -53,7 +53,7 @@ use crate::sealing_key::SealingKey;
 pub use self::alerts::{AlertFormat, Alerts, GroupBy, Receiver};
 pub use self::certificates::ClientTls;
 pub use self::error::{ConfigError, ConfigErrors, Problem};
-pub use self::identity::ON_CHANGED_PAYLOAD;
+pub use self::identity::{IdentityChanges, ON_CHANGED_PAYLOAD};
 pub use self::load::UpstreamMode;
 pub use self::route::{Route, RouteMatch, RouteTable};
 pub use self::rules::{

@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderValue, Method};
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{Effect, upstream_target};
+use crate::config::{Effect, IdentityChanges, upstream_target};
 use crate::operation::admission::Repeat;
 
 fn table(matches: &[&str]) -> Config {
@@ -178,6 +178,18 @@ fn identity_is_what_names_an_operation_and_nothing_else() {
 }
 
 #[test]
+fn a_wildcard_is_no_prefix() {
+    for (path, prefix, below) in
+        [("/charges/*", "/charges", "/charges/"), ("/v1/*/x", "/v1", "/v1/"), ("/*", "/", "/"), ("/a/b*", "/a", "/a/")]
+    {
+        let said = errors(&LEAST.replace("path = \"/\"", &format!("path = \"{path}\"")));
+        let expected = format!("a prefix without `*`: \"{prefix}\" takes all that begins with \"{below}\"");
+        assert!(said.contains(&expected), "{said}");
+    }
+    assert_eq!(by_path(&table(&["path = \"/a*b\""]), "/a*b/c"), Some("r0"));
+}
+
+#[test]
 fn the_digest_of_the_rules_is_stable() {
     let hex: String = route("").rules.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, "00995309216a44e8", "live keys of every running gateway were made under it");
@@ -186,24 +198,25 @@ fn the_digest_of_the_rules_is_stable() {
 #[test]
 fn changes_of_identity_are_listed() {
     let old = config(&format!("{LEAST}key.headers = [\"A\"]"));
+    let new_keys = |old: &Config, new: &Config| Config::changes_of_identity(old, new).new_keys;
     let new = config(&format!("{LEAST}key.headers = [\"B\"]\nretry.max_attempts = 1\n[store]\nnamespace = \"n\""));
-    assert_eq!(
-        Config::changes_of_identity(&old, &new),
-        ["route all: key.headers was [\"a\"], is [\"b\"]"],
-        "a file has no namespace"
-    );
+    let told = new_keys(&old, &new);
+    assert_eq!(told, ["route all: key.headers was [\"a\"], is [\"b\"]"], "a file has no namespace");
     let [one, other] = ["m", "n"]
         .map(|namespace| config(&format!("{LEAST}[store]\nurl = \"redis://h\"\nnamespace = \"{namespace}\"")));
-    assert_eq!(Config::changes_of_identity(&one, &other), ["store.namespace was m, is n"]);
+    assert_eq!(new_keys(&one, &other), ["store.namespace was m, is n"]);
     let renamed = config(&LEAST.replace("\"all\"", "\"every\""));
-    assert_eq!(
-        Config::changes_of_identity(&old, &renamed),
-        ["route all: gone; under another name its calls get new keys"]
-    );
-    assert!(Config::changes_of_identity(&old, &old).is_empty());
-    let declared = config(&format!("{LEAST}key.headers = [\"A\"]\nrepeat = \"with-key\""));
-    assert_eq!(
-        Config::changes_of_identity(&old, &declared),
-        ["route all: key.on_changed_payload was by method, is run (calls from before are still found)"]
-    );
+    assert_eq!(new_keys(&old, &renamed), ["route all: gone; under another name its calls get new keys"]);
+    assert_eq!(Config::changes_of_identity(&old, &old), IdentityChanges::default());
+}
+
+#[test]
+fn a_change_under_which_calls_are_still_found_is_told_apart() {
+    let old = config(LEAST);
+    let declared = config(&format!("{LEAST}repeat = \"with-key\""));
+    let expected = IdentityChanges {
+        new_keys: Vec::new(),
+        still_found: vec!["route all: key.on_changed_payload was by method, is run".to_owned()],
+    };
+    assert_eq!(Config::changes_of_identity(&old, &declared), expected);
 }
