@@ -92,7 +92,7 @@ impl Run<'_> {
     }
 
     /// The one line of an operation.
-    pub(super) fn log_end(&self, status: Option<u16>) {
+    pub(super) fn log_end(&self, status: Option<u16>, failure: Option<&str>) {
         let operation = &self.owner.operation;
         tracing::info!(
             operation = %operation.id,
@@ -101,6 +101,7 @@ impl Run<'_> {
             state = operation.state.name().as_str(),
             attempts = operation.attempts,
             status,
+            failure,
             "operation ended"
         );
         if let State::Unknown { cause, .. } = operation.state {

@@ -213,7 +213,7 @@ impl Run<'_> {
         let execution = if doubtful { Execution::Unknown } else { Execution::NotExecuted };
         crash_point::reached(Point::BeforeEnd);
         match word.write(&mut self.owner).await {
-            Ok(()) => self.log_end(None),
+            Ok(()) => self.log_end(None, told.failure.as_deref()),
             Err(WriteError::Fenced(found)) => return self.superseded(&found),
             Err(error) => {
                 tracing::warn!(operation = %self.owner.operation.id, %error, "end of the run not written yet");
@@ -306,7 +306,7 @@ impl Run<'_> {
             match word.write(&mut self.owner).await {
                 Ok(()) => {
                     crash_point::reached(Point::AfterSettle);
-                    self.log_end(self.owner.operation.state.settled().map(|settled| settled.status));
+                    self.log_end(self.owner.operation.state.settled().map(|settled| settled.status), None);
                     return Durable::Yes;
                 }
                 Err(WriteError::Fenced(found)) => return Durable::Superseded(found),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
-use rustls::{ClientConfig, ProtocolVersion};
+use rustls::{CertificateError, ClientConfig, ProtocolVersion};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -48,7 +48,7 @@ pub enum ConnectError {
     Timeout { after: Duration },
     #[error("{host} is no name that a certificate can be checked against")]
     ServerName { host: String, source: InvalidDnsNameError },
-    #[error("the TLS handshake failed: {0}")]
+    #[error("the TLS handshake failed: {}{}", .0, advice_on_trust(.0))]
     Tls(#[source] io::Error),
     #[error("the proxy {proxy} {source}")]
     Proxy { proxy: String, source: ProxyError },
@@ -60,6 +60,16 @@ pub enum ConnectError {
     NoHttp2 { host: String },
     #[error("the upstream takes no request on a new connection")]
     NoRoom,
+}
+
+fn advice_on_trust(error: &io::Error) -> &'static str {
+    let error = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+    match error {
+        Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            "; `ca_file` of the upstream says which authorities are trusted"
+        }
+        Some(_) | None => "",
+    }
 }
 
 /// Opens byte streams. Dropping the future gives up what is half open.

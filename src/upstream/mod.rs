@@ -26,6 +26,7 @@ mod wire;
 mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::task;
@@ -95,6 +96,8 @@ pub struct Client {
     settings: Settings,
     pool: Arc<Pool>,
     shared: Arc<SharedLines>,
+    /// The last connection that was tried for did not come about.
+    is_away: Arc<AtomicBool>,
 }
 
 impl Client {
@@ -102,7 +105,7 @@ impl Client {
     pub fn new(connector: Arc<dyn Connector>, endpoint: Endpoint, settings: Settings) -> Self {
         let pool = Arc::new(Pool::new(settings.pool_idle, settings.max_idle));
         let shared = Arc::new(SharedLines::new(settings.protocol, endpoint.tls));
-        Self { connector, endpoint: Arc::new(endpoint), settings, pool, shared }
+        Self { connector, endpoint: Arc::new(endpoint), settings, pool, shared, is_away: Arc::default() }
     }
 
     /// A connection that is ready for one request: a pooled one, or a new one within `connect_timeout`.
@@ -119,9 +122,22 @@ impl Client {
             return Ok(connection);
         }
         // In a box: the future of a request would be twice as large for what a pooled connection does without.
-        match timeout(self.settings.connect_timeout, Box::pin(self.open(since))).await {
+        let opened = match timeout(self.settings.connect_timeout, Box::pin(self.open(since))).await {
             Ok(opened) => opened,
             Err(_elapsed) => Err(ConnectError::Timeout { after: self.settings.connect_timeout }),
+        };
+        self.note(opened.as_ref().err());
+        opened
+    }
+
+    /// The log hears of it when that changes, and not with every call.
+    fn note(&self, error: Option<&ConnectError>) {
+        let was_away = self.is_away.swap(error.is_some(), Ordering::Relaxed);
+        let Endpoint { host, port, .. } = &*self.endpoint;
+        match error {
+            Some(error) if !was_away => tracing::warn!(host, port, %error, "no connection to an upstream"),
+            None if was_away => tracing::info!(host, port, "connected to an upstream again"),
+            Some(_) | None => {}
         }
     }
 

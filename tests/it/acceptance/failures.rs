@@ -66,6 +66,10 @@ fn a_service_that_stays_down_has_not_run_the_call(ground: Ground) {
     assert_eq!((refused.execution(), refused.header("Oncegate-Stop")), (Some("not-executed"), Some("exhausted")));
     assert_eq!(refused.header("x-should-retry"), Some("false"), "our own retries are used up");
     assert_eq!(gateway.operation(refused.operation()).state(), "not_executed");
+    let log = gateway.log();
+    assert_eq!(log.matches("no connection to an upstream").count(), 1, "not for each attempt: {log}");
+    let ended = log.lines().find(|line| line.contains("operation ended")).unwrap();
+    assert!(ended.contains(r#""failure":""#) && ended.contains("refused the connection"), "{ended}");
 
     upstream.open();
     let answer = gateway.charge("k-1").send().expect(201);
