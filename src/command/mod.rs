@@ -3,6 +3,7 @@
 pub mod check;
 pub mod demo;
 pub mod explain;
+pub mod healthcheck;
 pub mod init;
 pub mod serve;
 mod terminal;
@@ -34,6 +35,8 @@ enum Command {
     Check(check::Arguments),
     /// Say which route, key, fingerprint and policy a request would get; sends nothing.
     Explain(explain::Arguments),
+    /// Ask the gateway of this configuration whether it is ready: exit code 0 if it is.
+    Healthcheck(Source),
     /// Watch a double charge happen, and not happen through the gateway; offline.
     Demo(demo::Arguments),
     /// Write a short commented gateway.toml and say what to set in the client.
@@ -49,7 +52,7 @@ pub struct Source {
     /// Run without a file: one upstream at `/`.
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
-    /// With --upstream: whether the service takes the same call twice (unsafe, with-key, harmless).
+    /// With --upstream: what a second send of a call means for the service (unsafe, with-key, harmless).
     #[arg(long, value_name = "WORD", requires = "upstream")]
     repeat: Option<String>,
     /// With --upstream: memory:, file:PATH or redis://...
@@ -81,6 +84,8 @@ pub enum CommandError {
     #[error(transparent)]
     Explain(#[from] explain::ExplainError),
     #[error(transparent)]
+    Healthcheck(#[from] healthcheck::HealthcheckError),
+    #[error(transparent)]
     Init(#[from] init::InitError),
     #[error(transparent)]
     Demo(#[from] demo::DemoError),
@@ -97,6 +102,7 @@ impl Arguments {
             Command::Serve(source) => serve::run(&source, environment),
             Command::Check(arguments) => Ok(check::run(&arguments, environment)?),
             Command::Explain(arguments) => Ok(explain::run(&arguments, environment)?),
+            Command::Healthcheck(source) => Ok(healthcheck::run(&source, environment)?),
             Command::Demo(arguments) => Ok(demo::run(&arguments, process)?),
             Command::Init(arguments) => Ok(init::run(&arguments, environment)?),
         }
@@ -109,9 +115,13 @@ impl CommandError {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::App(AppError::StoreEnded(_)) => ExitCode::from(STORE_ENDED),
-            Self::App(_) | Self::Config(_) | Self::Log(_) | Self::Explain(_) | Self::Init(_) | Self::Demo(_) => {
-                ExitCode::FAILURE
-            }
+            Self::App(_)
+            | Self::Config(_)
+            | Self::Log(_)
+            | Self::Explain(_)
+            | Self::Healthcheck(_)
+            | Self::Init(_)
+            | Self::Demo(_) => ExitCode::FAILURE,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! `deploy/compose.yaml`: one agent with its gateway, and a fleet on Redis.
 
+use clap::Parser;
+use oncegate::command::Arguments;
 use oncegate::config::{Callers, Config, StoreUrl};
 use serde_json::Value;
 
@@ -62,6 +64,19 @@ fn gateways_find_their_configuration_and_have_time_to_drain() {
         assert!(mounts(&file, service).contains(&(source.as_str(), target.as_str())), "{service}");
         let grace = seconds(string(&file, &format!("/services/{service}/stop_grace_period")));
         assert!(grace > gateway(&file, service, toml).server.drain, "{service}");
+    }
+}
+
+#[test]
+fn the_agent_begins_when_its_gateway_is_ready() {
+    let file = file();
+    assert_eq!(at(&file, "/services/agent/depends_on/oncegate/condition"), "service_healthy");
+    for (service, _) in GATEWAYS {
+        let image = image();
+        let asked = list(&file, &format!("/services/{service}/healthcheck/test"));
+        let asked: Vec<_> = asked.iter().map(|word| word.as_str().unwrap()).collect();
+        assert_eq!(asked, ["CMD", &image.program, "healthcheck", "--config", &image.config]);
+        assert!(Arguments::try_parse_from(&asked[1..]).is_ok());
     }
 }
 

@@ -55,11 +55,6 @@ fn the_image_runs_its_program_as_a_user_who_owns_the_volume() {
 }
 
 #[test]
-fn the_image_has_no_health_check_of_a_command_that_it_lacks() {
-    assert!(last_stage().iter().all(|(name, _)| name != "HEALTHCHECK"));
-}
-
-#[test]
 fn the_build_leaves_local_state_out() {
     let ignored = text(".dockerignore");
     assert!([".git", "target", "data"].iter().all(|name| ignored.lines().any(|line| line == *name)));

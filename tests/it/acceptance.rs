@@ -41,6 +41,7 @@ mod lookups;
 mod lost_memory;
 mod names;
 mod pauses;
+mod probes;
 mod receipts;
 mod store_away;
 mod streams;

@@ -309,6 +309,14 @@ impl Gateway {
         Path::new(&root).join(path.strip_prefix("/").unwrap())
     }
 
+    /// Whether a command succeeds beside it, with its settings, and all that it says.
+    pub fn command(&self, name: &str) -> (bool, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+        let output = command.arg(name).current_dir(self.directory.path()).env_clear().output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(said).unwrap())
+    }
+
     /// As `kill -9` does it.
     pub fn kill(&mut self) {
         self.process.0.kill().unwrap();
