@@ -60,11 +60,11 @@ impl Control {
         let server = &common.shared.config.server;
         let limits = Limits::from(server);
         let probers = Limits { header_timeout: limits.header_timeout.min(PROBE_PATIENCE), ..limits };
-        tasks.spawn(serve(server.health, probers, &stop, move |request, _| {
+        tasks.spawn(serve(("health", server.health), probers, &stop, move |request, _| {
             let health = health.clone();
             async move { health.answer(request.method(), request.uri().path(), request.uri().query()).await }
         })?);
-        tasks.spawn(serve(server.admin, limits, &stop, move |request, peer| {
+        tasks.spawn(serve(("admin", server.admin), limits, &stop, move |request, peer| {
             let (admin, (head, _)) = (admin.clone(), request.into_parts());
             async move { admin.answer(&head, &peer).await }
         })?);
@@ -133,7 +133,6 @@ impl Control {
         let served = tokio::try_join!(serving, stopping);
         self.stop.cancel();
         self.tasks.shutdown().await;
-        tracing::info!("stopped");
         served.and_then(|((), ended)| ended.map_or(Ok(()), |ended| Err(AppError::StoreEnded(ended))))
     }
 }
@@ -181,7 +180,7 @@ fn place_of(store: &StoreUrl) -> String {
 }
 
 fn serve<S, F>(
-    address: SocketAddr,
+    (key, address): (&'static str, SocketAddr),
     limits: Limits,
     stop: &CancellationToken,
     service: S,
@@ -191,7 +190,7 @@ where
     F: Future<Output = Response<ResponseBody>> + Send + 'static,
 {
     let places = Arc::new(Semaphore::new(PLACES));
-    Ok(Listener::new(listen(address, 1)?, limits, places, stop.clone())?.serve(service))
+    Ok(Listener::new(listen(key, address, 1)?, limits, places, stop.clone())?.serve(service))
 }
 
 #[cfg(test)]

@@ -35,10 +35,9 @@ use crate::upstream::{self, Client, Connector, Endpoint, MAX_IDLE, POOL_IDLE, Se
 /// Why the gateway could not start, or had to end.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
-    #[error(
-        "cannot listen on {address} (server.listen, server.admin or server.health; or ONCEGATE__SERVER__LISTEN and so on)"
-    )]
+    #[error("cannot listen on {address} (server.{key}, or ONCEGATE__SERVER__{})", .key.to_ascii_uppercase())]
     Listen {
+        key: &'static str,
         address: SocketAddr,
         #[source]
         source: io::Error,
@@ -87,8 +86,9 @@ pub fn run(config: Config) -> Result<(), AppError> {
     let runtime = runtime()?;
     let guard = runtime.enter();
     let threads = config.server.threads.get();
-    let own = listen(config.server.listen, threads)?;
-    let others: Vec<_> = (1..threads).map(|_| listen(config.server.listen, threads)).collect::<Result<_, _>>()?;
+    let own = listen("listen", config.server.listen, threads)?;
+    let others: Vec<_> =
+        (1..threads).map(|_| listen("listen", config.server.listen, threads)).collect::<Result<_, _>>()?;
     let common = Arc::new(Common::new(Arc::new(config))?);
     let others: Vec<_> =
         others.into_iter().map(|socket| spawn(Arc::clone(&common), socket)).collect::<Result<_, _>>()?;
@@ -114,8 +114,9 @@ fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().on_thread_park(telemetry::write_held).build()
 }
 
-fn listen(address: SocketAddr, threads: usize) -> Result<TcpListener, AppError> {
-    listener::bind(address, threads > 1).map_err(|source| AppError::Listen { address, source })
+/// On the address that `key` of [server] states.
+fn listen(key: &'static str, address: SocketAddr, threads: usize) -> Result<TcpListener, AppError> {
+    listener::bind(address, threads > 1).map_err(|source| AppError::Listen { key, address, source })
 }
 
 /// A further thread: a runtime, a listener, pools and a store connection of its own.

@@ -18,5 +18,7 @@ pub fn run(source: &Source, environment: &Environment) -> Result<ExitCode, Comma
     }
     // The last line of the program is for people; whoever collects the log reads this one.
     app::run(config).inspect_err(|error| tracing::error!(error = telemetry::story(error), "the gateway ends"))?;
+    // Ports and store are free again.
+    tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }

@@ -28,6 +28,8 @@ pub(super) struct Checkpointer {
 
 struct Log {
     is_long: AtomicBool,
+    /// The thread is waited for, and pauses no more.
+    is_ending: AtomicBool,
     mark: Arc<Beside>,
     doubt: Doubt,
 }
@@ -35,7 +37,7 @@ struct Log {
 impl Checkpointer {
     pub(super) fn start(connection: Connection, mark: Arc<Beside>, doubt: Doubt) -> io::Result<Self> {
         let (wake, woken) = sync_channel(1);
-        let log = Arc::new(Log { is_long: AtomicBool::new(false), mark, doubt });
+        let log = Arc::new(Log { is_long: AtomicBool::new(false), is_ending: AtomicBool::new(false), mark, doubt });
         let shared = Arc::clone(&log);
         let name = thread::Builder::new().name("store-pages".into());
         let thread = name.spawn(move || shared.keep_short(&connection, &woken))?;
@@ -65,6 +67,7 @@ impl Checkpointer {
 impl Drop for Checkpointer {
     fn drop(&mut self) {
         self.wake = None;
+        self.log.is_ending.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             drop(thread.join());
@@ -76,7 +79,9 @@ impl Log {
     fn keep_short(&self, connection: &Connection, woken: &Receiver<()>) {
         while woken.recv().is_ok() && self.doubt.cause().is_none() {
             self.shorten(connection);
-            thread::park_timeout(PAUSE);
+            if !self.is_ending.load(Ordering::Relaxed) {
+                thread::park_timeout(PAUSE);
+            }
         }
     }
 
