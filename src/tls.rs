@@ -103,7 +103,10 @@ pub fn server_config(
         Some(authorities) => builder.with_client_cert_verifier(client_verifier(authorities)?),
         None => builder.with_no_client_auth(),
     };
-    let mut config = builder.with_single_cert(chain, key).map_err(|error| ServerTlsError::Key(unusable(error)))?;
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
+        rustls::Error::InvalidCertificate(_) => ServerTlsError::Certificate(unusable(error)),
+        error => ServerTlsError::Key(unusable(error)),
+    })?;
     match client_authorities {
         Some(_) => {
             config.session_storage = Arc::new(NoServerSessionStorage {});

@@ -17,6 +17,8 @@ use crate::operation::admission::Repeat;
 use crate::protocol::Protocol;
 use crate::sealing_key::SealingKey;
 
+const SHORT_TOKEN: usize = 16;
+
 impl Config {
     /// The routes in the order in which they are tried, each value with its origin, then what deserves a second look.
     /// Without secrets.
@@ -45,6 +47,20 @@ impl Config {
             warnings
                 .push("callers: with scope = \"none\" everybody who reaches `listen` shares the same keys".to_owned());
         }
+        if let Callers::Token(tokens) = &self.callers {
+            let short = tokens.iter().filter(|token| token.token.0.len() < SHORT_TOKEN);
+            warnings.extend(short.map(|token| {
+                format!(
+                    "callers: a token of {} is shorter than {SHORT_TOKEN} characters and may be guessed",
+                    token.name
+                )
+            }));
+        }
+        warnings.extend(self.near_misses.iter().map(|name| {
+            format!(
+                "environment: {name} is not read; settings are named with two underscores, as ONCEGATE__SERVER__LISTEN"
+            )
+        }));
         for route in &self.routes.0 {
             warnings.extend(self.warnings_of(route).map(|warning| format!("route {}: {warning}", route.name)));
         }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{PathBuf, absolute};
 
 use super::tree::Place;
 
@@ -50,7 +50,7 @@ pub enum Problem {
     Contradiction(Cow<'static, str>),
     #[error("the environment variable `{0}` is not set, or not UTF-8")]
     Unset(String),
-    #[error("the file `{}` cannot be read: {error}", .path.display())]
+    #[error("the file `{}` cannot be read: {error}", absolute(.path).as_ref().unwrap_or(.path).display())]
     UnreadableFile { path: PathBuf, error: io::Error },
 }
 

@@ -17,11 +17,13 @@ enum Meaning {
     Rate(&'static str),
     /// This key, with a value of another form.
     Key(&'static str),
+    /// The same, only in tables that have it: the word is a key of others.
+    Here(&'static str),
     Said(&'static str),
 }
 
 /// The words of other gateways, clients and libraries. Compared without case, `_` and `-`.
-const OTHER_WORDS: [(&[&str], Meaning); 30] = [
+const OTHER_WORDS: [(&[&str], Meaning); 31] = [
     (&["num_retries", "retries", "max_retries", "retry_count", "retry_limit"], Meaning::Attempts { more: 1 }),
     (&["attempts", "tries", "max_tries", "retry_attempts", "total_attempts"], Meaning::Attempts { more: 0 }),
     (
@@ -46,11 +48,12 @@ const OTHER_WORDS: [(&[&str], Meaning); 30] = [
     (&["max_fails", "failure_threshold", "consecutive_5xx", "max_failures"], Meaning::Key("consecutive_failures")),
     (&["break_duration", "reset_timeout", "fail_timeout", "base_ejection_time"], Meaning::Duration("open_for")),
     (&["bind", "bind_address", "address", "addr", "port"], Meaning::Key("listen")),
+    (&["host"], Meaning::Here("listen")),
     (&["max_body_size", "client_max_body_size", "max_request_bytes", "body_limit"], Meaning::Key("max_body")),
     (&["http2_max_concurrent_streams", "max_streams", "h2_streams"], Meaning::Key("max_concurrent_streams")),
-    (&["backend", "proxy_pass", "target", "cluster", "service"], Meaning::Key("upstream")),
+    (&["backend", "target", "cluster", "service"], Meaning::Key("upstream")),
     (&["rewrite", "prefix_rewrite", "strip_prefix", "strip_path"], Meaning::Key("upstream_path")),
-    (&["redis", "redis_url", "dsn", "base_url", "endpoint"], Meaning::Key("url")),
+    (&["redis", "redis_url", "dsn", "base_url", "endpoint", "proxy_pass"], Meaning::Key("url")),
     (&["prefix", "paths", "path_prefix", "location"], Meaning::Key("path")),
     (
         &["retry_on", "retry_statuses", "retriable_status_codes", "retryable_status_codes", "idempotent"],
@@ -78,7 +81,7 @@ pub(super) fn unknown_key(schema: &Schema, key: &str, value: &Value) -> Problem 
 }
 
 fn advice(schema: &Schema, key: &str, value: &Value) -> String {
-    if let Some(meaning) = meaning_of(key) {
+    if let Some(meaning) = meaning_of(key).filter(|meaning| meaning.holds_in(schema)) {
         return meaning.advice(schema, key, value);
     }
     if let Some(near) = schema.keys.iter().find(|known| is_near(known, key)) {
@@ -91,12 +94,19 @@ fn advice(schema: &Schema, key: &str, value: &Value) -> String {
 }
 
 impl Meaning {
+    fn holds_in(&self, schema: &Schema) -> bool {
+        match self {
+            Self::Here(key) => schema.keys.contains(key),
+            Self::Attempts { .. } | Self::Duration(_) | Self::Rate(_) | Self::Key(_) | Self::Said(_) => true,
+        }
+    }
+
     fn advice(&self, schema: &Schema, word: &str, value: &Value) -> String {
         match self {
             Self::Attempts { more } => format!("here {}, the first send counts", attempts(schema, *more, value)),
             Self::Duration(key) => format!("here {}", duration(schema, key, word, value)),
             Self::Rate(period) => format!("here {}", with_value(schema, "rate", rate_of(value, period))),
-            Self::Key(key) => format!("here {}", with_value(schema, key, None)),
+            Self::Key(key) | Self::Here(key) => format!("here {}", with_value(schema, key, None)),
             Self::Said(text) => (*text).to_owned(),
         }
     }
@@ -209,7 +219,9 @@ mod tests {
     fn every_meaning_is_a_key_of_the_file() {
         for (words, meaning) in &OTHER_WORDS {
             match meaning {
-                Meaning::Duration(key) | Meaning::Key(key) => assert!(home_of(key).is_some(), "{words:?}"),
+                Meaning::Duration(key) | Meaning::Key(key) | Meaning::Here(key) => {
+                    assert!(home_of(key).is_some(), "{words:?}")
+                }
                 Meaning::Attempts { .. } | Meaning::Rate(_) | Meaning::Said(_) => {}
             }
         }

@@ -70,7 +70,7 @@ fn from_tree(
     used: &[&str],
 ) -> Result<Config, ConfigErrors> {
     let mut reader = Reader { environment, errors: overrides::apply(&mut tree, environment, used) };
-    let config = read(&mut reader, &tree);
+    let config = Config { near_misses: overrides::near_misses(&tree, environment), ..read(&mut reader, &tree) };
     if reader.errors.is_empty() { Ok(config) } else { Err(ConfigErrors::new(file_name, reader.errors)) }
 }
 
@@ -93,7 +93,7 @@ fn read(reader: &mut Reader<'_>, tree: &Table) -> Config {
     };
     let (routes, explained) = resolve::routes(reader, root, &sources);
     let (alerts, log) = (alerts::read(reader, root), services::log(reader, root));
-    Config { server, store, routes, alerts, explained, log, callers }
+    Config { server, store, routes, alerts, explained, log, callers, near_misses: Vec::new() }
 }
 
 /// An argument wins over its variable, as arguments do.

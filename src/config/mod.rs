@@ -79,6 +79,8 @@ pub struct Config {
     pub log: Log,
     /// Where the values of each route come from, in the order of the routes.
     explained: Vec<explain::RouteExplained>,
+    /// Variables that look like settings and are not read.
+    near_misses: Vec<String>,
 }
 
 /// `[server]`: where the gateway listens, and the bounds of what it takes in.

@@ -1,6 +1,7 @@
 //! `ONCEGATE__A__B=value`: any setting from the environment.
 
 use super::error::{ConfigError, Problem};
+use super::schema;
 use super::text::Environment;
 use super::tree::{self, Entry, Node, Place, Table, Value};
 
@@ -18,6 +19,28 @@ pub(super) fn apply(tree: &mut Table, environment: &Environment, used: &[&str]) 
         }
     }
     errors
+}
+
+/// Names that look like overrides and are none, such as `ONCEGATE_STORE_URL`. What the file itself names is meant so.
+pub(super) fn near_misses(tree: &Table, environment: &Environment) -> Vec<String> {
+    let names = environment.starting_with("ONCEGATE_").map(|(name, _)| name);
+    names.filter(|name| is_near_miss(name) && !names_variable(tree, name)).map(str::to_owned).collect()
+}
+
+fn is_near_miss(name: &str) -> bool {
+    let first = name.split('_').nth(1).unwrap_or_default();
+    schema::ROOT.keys.iter().chain(&["upstream", "repeat"]).any(|key| is_named(key, first))
+}
+
+fn names_variable(table: &Table, name: &str) -> bool {
+    table.0.iter().any(|Entry { key, node, .. }| match &node.value {
+        Value::Text(text) => key == "env" && text == name,
+        Value::Table(table) => names_variable(table, name),
+        Value::List(items) => {
+            items.iter().any(|item| matches!(&item.value, Value::Table(table) if names_variable(table, name)))
+        }
+        Value::Integer(_) | Value::Boolean(_) | Value::Other(_) => false,
+    })
 }
 
 fn set_variable(tree: &mut Table, name: &str, text: Option<&str>) -> Result<(), Problem> {

@@ -91,7 +91,15 @@ impl Reader<'_> {
 
     /// `[key.NAME]`, each with its entry; the names are the user's own.
     pub(super) fn named<'t>(&mut self, parent: &Section<'t>, key: &str) -> &'t [Entry] {
-        parent.table.get(key).map_or(&[], |node| self.table(node, key).0.as_slice())
+        match parent.table.get(key) {
+            Some(node @ Node { value: Value::List(_), .. }) => {
+                let accepts = format!("tables with names of your own, each under [{key}.NAME]");
+                self.refuse(node, key.to_owned(), Problem::Accepts(accepts.into()));
+                &[]
+            }
+            Some(node) => self.table(node, key).0.as_slice(),
+            None => &[],
+        }
     }
 
     /// `[[key]]`.
@@ -254,7 +262,9 @@ impl Reader<'_> {
             None => {
                 let accepts = "a string, { env = \"NAME\" } or { file = \"PATH\" }";
                 // A number where a duration belongs is better answered with the form of a duration.
-                let problem = parse(&Text::empty()).err().unwrap_or_else(|| accepts.into());
+                let is_table = matches!(node.value, Value::Table(_));
+                let form = if is_table { None } else { parse(&Text::empty()).err() };
+                let problem = form.unwrap_or_else(|| accepts.into());
                 self.kept(node, key, &node.shown(), Err(Problem::Accepts(problem)))
             }
         }

@@ -222,6 +222,7 @@ fn namespace(reader: &mut Reader<'_>, section: &Section<'_>, url: &StoreUrl) -> 
     match (stated, url) {
         (Some(stated), _) => stated.value,
         (None, StoreUrl::Memory | StoreUrl::File(_)) => "oncegate".to_owned(),
+        (None, StoreUrl::Redis(_)) if section.states("namespace") => String::new(),
         (None, StoreUrl::Redis(_)) => {
             let problem = Problem::Missing("with Redis it keeps the keys of several gateways apart");
             reader.errors.push(section.refused("namespace", problem));

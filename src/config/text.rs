@@ -54,6 +54,10 @@ impl Text {
 /// The text of a string node; `None` where the node is no string of any form.
 pub(super) fn resolve(node: &Node, environment: &Environment) -> Option<Result<Text, Problem>> {
     match &node.value {
+        Value::Text(text) if text.starts_with("${") && text.ends_with('}') => {
+            let accepts = "{ env = \"NAME\" } for what a variable says; in a string it stays as it is";
+            Some(Err(Problem::Accepts(accepts.into())))
+        }
         Value::Text(text) => Some(Ok(Text { text: text.clone(), is_secret: false, shown: node.shown() })),
         Value::Table(table) => from_elsewhere(table, node.shown(), environment),
         Value::Integer(_) | Value::Boolean(_) | Value::Other(_) | Value::List(_) => {

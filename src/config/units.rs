@@ -61,7 +61,7 @@ pub(super) fn rate(text: &str) -> Result<(NonZeroU32, Duration), Accepts> {
 /// The duration in the largest unit that leaves no rest; one or two of a unit read better in the next one, as `24h`.
 pub fn duration_text(duration: Duration) -> String {
     let milliseconds = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let is_few = |(name, scale): &(&str, u64)| matches!(*name, "d" | "h" | "m") && milliseconds <= 2 * scale;
+    let is_few = |(name, scale): &(&str, u64)| matches!(*name, "d" | "m") && milliseconds <= 2 * scale;
     text_of(milliseconds, MILLISECONDS.into_iter().filter(|unit| !is_few(unit)), "0s")
 }
 
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn durations_are_shown_as_people_write_them() {
-        for text in ["24h", "60s", "60m", "30d", "120s", "5m", "1s", "250ms", "0s"] {
+        for text in ["24h", "60s", "1h", "2h", "30d", "120s", "5m", "1s", "250ms", "0s"] {
             assert_eq!(duration_text(duration_or_zero(text).unwrap()), text);
         }
     }

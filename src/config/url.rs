@@ -10,7 +10,7 @@ use http::{HeaderValue, Uri};
 use super::grammar;
 use super::units::Accepts;
 use super::{Proxy, StoreUrl};
-use crate::redis_url::{RedisUrl, unescape};
+use crate::redis_url::{Misread, RedisUrl, unescape};
 
 /// Where an upstream is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,9 @@ impl Address {
 /// `http://` or `https://`, a host, perhaps a port and a path.
 pub(super) fn upstream(text: &str) -> Result<Address, Accepts> {
     let accepts = || Accepts::from("a URL such as \"http://127.0.0.1:9000\" or \"https://payments.internal/v1\"");
+    if text.parse::<Authority>().is_ok() {
+        return Err("a URL that begins with its scheme, such as \"http://127.0.0.1:9000\"".into());
+    }
     let uri: Uri = text.parse().map_err(|_| accepts())?;
     let (tls, default_port) = match uri.scheme_str() {
         Some("http") => (false, 80),
@@ -71,7 +74,7 @@ pub(super) fn receiver(text: &str) -> Result<(Address, String), Accepts> {
 
 /// `memory:`, `file:PATH`, or one of a Redis.
 pub(super) fn store(text: &str) -> Result<StoreUrl, Accepts> {
-    let accepts = || Accepts::from("\"memory:\", \"file:PATH\" or \"redis://HOST:PORT\"");
+    let accepts = || Accepts::from(format!("\"memory:\", \"file:PATH\", or {}", Misread::Scheme));
     match text.split_once(':').ok_or_else(accepts)? {
         ("memory", "") => Ok(StoreUrl::Memory),
         ("file", path) if !path.is_empty() && !path.ends_with('/') && !path.contains('\0') => {

@@ -29,6 +29,9 @@ pub struct CallerRule {
 const FOREIGN_PAGE: &str = "A page of another site asks for a call that a credential of this gateway goes with. To let \
     pages in, say who may call (callers.scope) or which proxy is in front (server.trusted_proxies).";
 
+const NAMELESS: &str = "Tell the operator: the proxy in front of this gateway has to write the header that names the caller, \
+    once, and to be one that is believed (server.trusted_proxies).";
+
 impl CallerRule {
     pub fn new(config: &Config) -> Self {
         Self {
@@ -133,7 +136,7 @@ fn nameless(name: &HeaderName) -> Problem {
     let detail = format!(
         "Callers are told apart by `{name}`, which was not there exactly once, or not from where it is believed."
     );
-    Problem::new(Code::Unauthenticated, detail)
+    Problem::new(Code::Unauthenticated, detail).with_advice(NAMELESS)
 }
 
 fn unknown_token() -> Problem {
@@ -185,7 +188,8 @@ mod tests {
         assert!(rule(callers.clone(), true).scope(&mut HeaderMap::new(), &PEER).is_err());
         let mut two = named();
         two.append("x-tenant", HeaderValue::from_static("b"));
-        assert!(rule(callers, true).scope(&mut two, &PEER).is_err());
+        let refused = rule(callers, true).scope(&mut two, &PEER).unwrap_err();
+        assert!(refused.advice.is_some_and(|advice| advice.contains("proxy in front")), "not a token: {refused:?}");
     }
 
     fn by_credential_of(lines: &[(&'static str, &'static str)]) -> Scope {

@@ -60,7 +60,7 @@ impl<'a> Document<'a> {
             title: entry.title,
             status: problem.status,
             detail,
-            instance: marks.operation.map(address_of),
+            instance: marks.operation.filter(|_| entry.look_up).map(address_of),
             code: entry.code,
             operation: marks.operation.map(|id| id.to_string()),
             execution: marks.execution.map(Execution::as_str),

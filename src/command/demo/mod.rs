@@ -24,7 +24,7 @@ use super::Process;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// No pauses between the steps, and no waiting at the end; so it is without a terminal, too.
+    /// Play without pauses and end with the last line, as without a terminal.
     #[arg(long)]
     fast: bool,
 }

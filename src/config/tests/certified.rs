@@ -70,6 +70,14 @@ fn a_certificate_that_cannot_be_used_is_refused_beside_its_path() {
 }
 
 #[test]
+fn a_certificate_that_is_none_is_not_blamed_on_its_key() {
+    let (files, cert, key) = papers();
+    std::fs::write(&cert, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
+    let said = errors(&with_tls(&format!("cert = '{cert}', key = '{key}'"))).replace(&path(&files, ""), "");
+    assert!(said.starts_with("gateway.toml:9:16: server.tls.cert = \"cert.pem\": "), "{said}");
+}
+
+#[test]
 fn what_agents_are_shown_is_described_and_no_key_is() {
     let (files, cert, key) = papers();
     let plain = config(&with_tls(&format!("cert = '{cert}', key = '{key}'")));

@@ -108,3 +108,13 @@ fn routes_are_listed_in_the_order_of_trying() {
     assert!(first.is_some() && first < second, "{description}");
     assert_eq!(line(&config(&text), "effect"), "effect read route");
 }
+
+#[test]
+fn a_token_that_may_be_guessed_is_warned_of() {
+    let with = |token: &str| {
+        let text = format!("{LEAST}[callers]\nscope = \"token\"\ntokens = [{{ name = \"bot\", token = \"{token}\" }}]");
+        config(&text).warnings().join("\n")
+    };
+    assert!(with("abc").contains("a token of bot is shorter than 16 characters"));
+    assert!(!with("0123456789abcdef").contains("token"));
+}

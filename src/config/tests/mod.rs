@@ -7,6 +7,7 @@ mod describing;
 mod documented;
 mod encrypting;
 mod gates;
+mod hinted;
 mod naming;
 mod overriding;
 mod refused;

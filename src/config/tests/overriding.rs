@@ -103,3 +103,17 @@ fn a_refused_secret_is_not_shown() {
         assert!(!message.contains("hunter2"), "{message}");
     }
 }
+
+#[test]
+fn a_variable_that_misses_an_underscore_is_warned_of() {
+    let set = environment(&[
+        ("ONCEGATE_SERVER_LISTEN", "127.0.0.1:1"),
+        ("ONCEGATE_STORE_URL", "memory:"),
+        ("ONCEGATE_KEY", "k"),
+        ("ONCEGATE__LOG__LEVEL", "warn"),
+    ]);
+    let text = format!("{LEAST}[store]\nurl = {{ env = \"ONCEGATE_STORE_URL\" }}");
+    let warnings = Config::parse(&text, "gateway.toml", &set).unwrap().warnings();
+    let told: Vec<_> = warnings.iter().filter(|warning| warning.starts_with("environment: ")).collect();
+    assert!(told.len() == 1 && told[0].contains("ONCEGATE_SERVER_LISTEN is not read"), "{told:?}");
+}

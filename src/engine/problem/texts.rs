@@ -61,7 +61,8 @@ pub(super) const REJECTED: Entry = Entry {
     also: "",
     title: "A person said no to this call",
     advice: "Do not repeat this call; tell the person you work for that it was rejected.",
-    explanation: "The call waited for an approval, and an operator rejected it or the approval ran out. It never ran.",
+    explanation: "The call waited for an approval, and an operator rejected it or the approval ran out. It never ran. \
+                  There are no approvals in this version.",
     retryable: false,
     look_up: true,
 };
@@ -122,7 +123,7 @@ pub(super) const AWAITING_APPROVAL: Entry = Entry {
     title: "The call waits for a person",
     advice: "Do not repeat this call now: it runs by itself as soon as a person approves it.",
     explanation: "The route has an approval, and the call is parked until an operator approves or rejects it. The same \
-                  call with the same key finds out how that ended.",
+                  call with the same key finds out how that ended. There are no approvals in this version.",
     retryable: false,
     look_up: true,
 };
@@ -178,7 +179,8 @@ pub(super) const ABANDONED: Entry = Entry {
     also: "",
     title: "A person gave this call up",
     advice: "Do not repeat this call; ask the operator what became of it.",
-    explanation: "An operator closed this operation without a result. Nothing was sent.",
+    explanation: "An operator closed this operation without a result. Nothing was sent. No operator can in this \
+                  version.",
     retryable: false,
     look_up: true,
 };

@@ -91,7 +91,11 @@ impl Lineage {
     /// Before anything is written: the file must be the one that the lock knows.
     pub(super) fn of(connection: &Connection, lock: &Lock, durability: Durability) -> Result<Self, OpenError> {
         let mark = match (read_beside(lock)?, read_within(connection)?) {
-            (None, None) => Mark { id: u64::from_be_bytes(new_id()?), generation: 0 },
+            (None, None) => {
+                let path = lock.path().display();
+                tracing::warn!(%path, "a new, empty store was begun: no earlier call is known");
+                Mark { id: u64::from_be_bytes(new_id()?), generation: 0 }
+            }
             (None, Some(held)) => {
                 let path = lock.path().display();
                 tracing::warn!(%path, "no mark beside the store: the file is taken as it is, whatever it may have lost");

@@ -92,8 +92,10 @@ impl Keeper {
     }
 
     fn note(&mut self, error: OpenError) {
-        if self.failures == 0 {
-            tracing::warn!(error = &error as &dyn std::error::Error, "no connection to Redis");
+        match (self.failures, error.is_loss()) {
+            (0, true) => tracing::warn!(%error, "Redis answers and is not used"),
+            (0, false) => tracing::warn!(error = &error as &dyn std::error::Error, "no connection to Redis"),
+            (_, true | false) => {}
         }
         self.failures = self.failures.saturating_add(1);
         self.state.send_modify(|state| {
