@@ -240,7 +240,7 @@ mod tests {
 
     fn typed(target: &str, line: &str) -> Parts {
         let arguments = Arguments {
-            source: Source { config: "gateway.toml".into(), upstream: None, repeat: None, store: None },
+            source: Source { config: "gateway.toml".into(), upstream: None, preset: None, repeat: None, store: None },
             method: "POST".to_owned(),
             target: target.to_owned(),
             headers: vec![line.to_owned()],

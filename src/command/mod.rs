@@ -12,7 +12,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 
 use crate::app::AppError;
 use crate::config::{Config, ConfigErrors, Environment, UpstreamMode};
@@ -45,18 +45,24 @@ enum Command {
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug, Args)]
+#[group(skip)]
+#[command(group = ArgGroup::new("without_file").multiple(true))]
 pub struct Source {
     /// The configuration file.
-    #[arg(long, value_name = "FILE", default_value = "gateway.toml", conflicts_with = "upstream")]
+    #[arg(long, value_name = "FILE", default_value = "gateway.toml", conflicts_with = "without_file")]
     config: PathBuf,
     /// Run without a file: one upstream at `/`.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", group = "without_file")]
     upstream: Option<String>,
-    /// With --upstream: what a second send of a call means for the service (unsafe, with-key, harmless).
-    #[arg(long, value_name = "WORD", requires = "upstream")]
+    /// Run without a file: what is known of a service, and of what stands before it (stripe, openai, anthropic, github,
+    /// slack, envoy, nginx, alb, cloudflare); several with commas.
+    #[arg(long, value_name = "NAME", group = "without_file")]
+    preset: Option<String>,
+    /// Without a file: what a second send of a call means for the service (unsafe, with-key, harmless).
+    #[arg(long, value_name = "WORD", requires = "without_file")]
     repeat: Option<String>,
-    /// With --upstream: memory:, file:PATH or redis://...
-    #[arg(long, value_name = "URL", requires = "upstream")]
+    /// Without a file: memory:, file:PATH or redis://...
+    #[arg(long, value_name = "URL", requires = "without_file")]
     store: Option<String>,
 }
 
@@ -129,9 +135,14 @@ impl CommandError {
 impl Source {
     /// The configuration: of the arguments, of the environment, or of the file, in this order.
     pub(crate) fn load(&self, environment: &Environment) -> Result<Config, ConfigErrors> {
-        if self.upstream.is_some() || (UpstreamMode::is_asked_by(environment) && !self.config.exists()) {
-            let mode =
-                UpstreamMode { url: self.upstream.clone(), repeat: self.repeat.clone(), store: self.store.clone() };
+        let is_typed = self.upstream.is_some() || self.preset.is_some();
+        if is_typed || (UpstreamMode::is_asked_by(environment) && !self.config.exists()) {
+            let mode = UpstreamMode {
+                url: self.upstream.clone(),
+                preset: self.preset.clone(),
+                repeat: self.repeat.clone(),
+                store: self.store.clone(),
+            };
             return Config::for_upstream(mode, environment);
         }
         Config::load(&self.config, environment)
@@ -147,6 +158,10 @@ mod tests {
         let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
         assert!(parse("oncegate --upstream http://h").is_ok() && parse("oncegate --config a.toml").is_ok());
         assert!(parse("oncegate --config a.toml --upstream http://h").is_err());
+        assert!(parse("oncegate --preset stripe --store memory:").is_ok());
+        assert!(parse("oncegate --upstream http://h --preset stripe,cloudflare").is_ok());
+        assert!(parse("oncegate --config a.toml --preset stripe").is_err());
+        assert!(parse("oncegate --store memory:").is_err());
         assert!(parse("oncegate serve --config a.toml --upstream http://h").is_err());
     }
 }

@@ -33,6 +33,9 @@ pub(super) enum Origin {
     BuiltIn,
     Store,
     Defaults,
+    /// What is known of a dialect.
+    Dialect(&'static str),
+    Preset(&'static str),
     Upstream(String),
     Policy(String),
     Route,
@@ -41,8 +44,12 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// A variable or an argument replaces a value in place: it is then the origin, whatever the layer.
+    /// A variable or an argument replaces a value in place: it is then the origin, whatever the layer. What it merely names
+    /// it does not say itself.
     pub(super) fn at(&self, place: &Place) -> Self {
+        if let Self::Preset(_) | Self::Dialect(_) = self {
+            return self.clone();
+        }
         match place {
             Place::Variable(name) => Self::Variable(name.clone()),
             Place::Argument(name) => Self::Argument(name),
@@ -57,6 +64,8 @@ impl fmt::Display for Origin {
             Self::BuiltIn => f.write_str("built-in"),
             Self::Store => f.write_str("store"),
             Self::Defaults => f.write_str("defaults"),
+            Self::Dialect(word) => write!(f, "dialect {word}"),
+            Self::Preset(word) => write!(f, "preset {word}"),
             Self::Upstream(name) => write!(f, "upstream {name}"),
             Self::Policy(name) => write!(f, "policy {name}"),
             Self::Route => f.write_str("route"),

@@ -87,6 +87,23 @@ impl<'f> Layers<'f> {
         (self.explain(short), self.explain(long))
     }
 
+    /// What all layers say, the strongest first. Each item keeps its origin.
+    pub(super) fn collect<T: Clone + Shown + 'f>(
+        &mut self,
+        key: &'static str,
+        get: impl Fn(&'f Policy) -> &'f Setting<Vec<T>>,
+    ) -> Vec<T> {
+        let mut all = Vec::new();
+        for (origin, policy) in self.layers.iter().rev() {
+            let Some(stated) = get(policy) else { continue };
+            let origin = origin.at(&stated.place);
+            let explain = |item: &T| Explained { key, value: item.shown(), origin: origin.clone() };
+            self.explained.extend(stated.value.iter().map(explain));
+            all.extend(stated.value.iter().cloned());
+        }
+        all
+    }
+
     fn strongest<T: 'f>(&self, get: impl Fn(&'f Policy) -> &'f Setting<T>) -> Option<(Origin, &'f Stated<T>)> {
         let found = self.layers.iter().rev().find_map(|(origin, policy)| Some((origin, get(policy).as_ref()?)));
         found.map(|(origin, stated)| (origin.at(&stated.place), stated))

@@ -10,18 +10,23 @@ use super::text::Environment;
 use super::tree::{self, Node, Place, Table, Value};
 use super::{Config, alerts, overrides, schema, services};
 
+/// Their variables are no settings of a file.
+const WITHOUT_A_FILE: [&str; 4] = ["ONCEGATE__UPSTREAM", "ONCEGATE__PRESET", "ONCEGATE__REPEAT", "ONCEGATE__STORE"];
+
 /// The arguments of `oncegate --upstream URL`, as they were typed; each may come from `ONCEGATE__...` instead.
 #[derive(Clone, Debug, Default)]
 pub struct UpstreamMode {
     pub url: Option<String>,
+    /// A preset, or several with commas between them.
+    pub preset: Option<String>,
     pub repeat: Option<String>,
     pub store: Option<String>,
 }
 
 impl UpstreamMode {
-    /// Whether `ONCEGATE__UPSTREAM` asks for a run without a file.
+    /// Whether `ONCEGATE__UPSTREAM` or `ONCEGATE__PRESET` asks for a run without a file.
     pub fn is_asked_by(environment: &Environment) -> bool {
-        environment.get("ONCEGATE__UPSTREAM").is_some()
+        ["ONCEGATE__UPSTREAM", "ONCEGATE__PRESET"].iter().any(|name| environment.get(name).is_some())
     }
 }
 
@@ -56,10 +61,10 @@ impl Config {
     /// Everything that is wrong with the arguments and the environment.
     pub fn for_upstream(mode: UpstreamMode, environment: &Environment) -> Result<Self, ConfigErrors> {
         let url = argument(mode.url, "--upstream", "ONCEGATE__UPSTREAM", environment);
+        let preset = argument(mode.preset, "--preset", "ONCEGATE__PRESET", environment).map(listed);
         let repeat = argument(mode.repeat, "--repeat", "ONCEGATE__REPEAT", environment);
         let store = argument(mode.store, "--store", "ONCEGATE__STORE", environment);
-        let tree = tree_of(url, repeat, store);
-        from_tree(tree, "without a file", environment, &["ONCEGATE__UPSTREAM", "ONCEGATE__REPEAT", "ONCEGATE__STORE"])
+        from_tree(tree_of([url, preset, repeat], store), "without a file", environment, &WITHOUT_A_FILE)
     }
 }
 
@@ -105,13 +110,25 @@ fn argument(typed: Option<String>, name: &'static str, variable: &str, environme
     Some(Node::new(Value::Text(text), place))
 }
 
-fn tree_of(url: Option<Node>, repeat: Option<Node>, store: Option<Node>) -> Table {
+/// `stripe,cloudflare` as a list.
+fn listed(node: Node) -> Node {
+    let words = match &node.value {
+        Value::Text(text) if text.contains(',') => text.split(',').map(|word| Value::Text(word.trim().to_owned())),
+        Value::Text(_) | Value::Integer(_) | Value::Boolean(_) | Value::Other(_) | Value::List(_) | Value::Table(_) => {
+            return node;
+        }
+    };
+    let words = words.map(|word| Node::new(word, node.place.clone())).collect();
+    Node::new(Value::List(words), node.place)
+}
+
+fn tree_of([url, preset, repeat]: [Option<Node>; 3], store: Option<Node>) -> Table {
     let text = |text: &str| Node::new(Value::Text(text.to_owned()), Place::Whole);
     let table = |table| Node::new(Value::Table(table), Place::Whole);
     let matches = Table::default().with("path", text("/"));
     let route = Table::default().with("name", text("default")).with("match", table(matches));
     let route = route.with("upstream", text("default"));
-    let upstream = Table::default().with_some("url", url).with_some("repeat", repeat);
+    let upstream = Table::default().with_some("url", url).with_some("preset", preset).with_some("repeat", repeat);
     let store = Table::default().with_some("url", store).with("namespace", text("oncegate"));
     Table::default()
         .with("upstreams", table(Table::default().with("default", table(upstream))))

@@ -6,6 +6,7 @@
 mod alerts;
 mod certificates;
 mod check;
+mod classify;
 mod describe;
 mod error;
 mod explain;
@@ -16,6 +17,7 @@ mod layers;
 mod load;
 mod overrides;
 mod policy;
+mod presets;
 mod reader;
 mod resolve;
 mod route;
@@ -48,6 +50,7 @@ use rustls::ClientConfig;
 use crate::operation::admission::Repeat;
 use crate::protocol::Protocol;
 use crate::redis_url::RedisUrl;
+use crate::retry::dialect::Dialect;
 use crate::sealing_key::SealingKey;
 
 pub use self::alerts::{AlertFormat, Alerts, GroupBy, Receiver};
@@ -269,6 +272,8 @@ pub struct Upstream {
     pub proxy: Option<Proxy>,
     /// Added at send, never stored. Credentials among them are marked as sensitive.
     pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// How it says when to come back.
+    pub dialect: Dialect,
 }
 
 /// A proxy that is asked for a tunnel.

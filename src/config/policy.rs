@@ -6,7 +6,9 @@ use std::time::Duration;
 use http::HeaderName;
 
 use crate::operation::admission::Repeat;
+use crate::operation::meaning::Rule;
 
+use super::classify;
 use super::grammar;
 use super::reader::{Reader, Section, Stated};
 use super::rules::{
@@ -38,6 +40,7 @@ pub(super) struct Policy {
     pub(super) retry: RetrySettings,
     pub(super) limit: LimitPolicy,
     pub(super) breaker: BreakerSettings,
+    pub(super) classify: Setting<Vec<Rule>>,
 }
 
 #[derive(Default)]
@@ -111,6 +114,7 @@ impl Policy {
             retry: RetrySettings::read(reader, section),
             limit: LimitPolicy::read(reader, section),
             breaker: BreakerSettings::read(reader, section),
+            classify: classify::read(reader, section),
             ..Self::of_store(reader, section)
         }
     }
@@ -127,6 +131,11 @@ impl Policy {
     /// What an upstream says for its routes.
     pub(super) fn of_upstream(reader: &mut Reader<'_>, section: &Section<'_>) -> Self {
         Self { repeat: reader.text(section, "repeat", word), ..Self::default() }
+    }
+
+    /// What a preset, or a dialect, says for the routes of its upstream.
+    pub(super) fn of_preset(reader: &mut Reader<'_>, section: &Section<'_>) -> Self {
+        Self { classify: classify::read(reader, section), ..Self::of_upstream(reader, section) }
     }
 }
 

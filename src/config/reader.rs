@@ -65,6 +65,11 @@ impl<'t> Section<'t> {
         self.table.get(key).is_some()
     }
 
+    /// What stands under a key, whatever it is.
+    pub(super) fn node(&self, key: &str) -> Option<&'t Node> {
+        self.table.get(key)
+    }
+
     /// Refuses what is not there, or what does not fit with another key.
     pub(super) fn refused(&self, key: &str, problem: Problem) -> ConfigError {
         ConfigError { place: self.place.clone(), key: self.key(key), value: None, problem }
@@ -281,7 +286,8 @@ impl Reader<'_> {
         }
     }
 
-    fn refuse(&mut self, node: &Node, key: String, problem: Problem) {
+    /// Refuses a value as it stands.
+    pub(super) fn refuse(&mut self, node: &Node, key: String, problem: Problem) {
         self.errors.push(stated(node, key, ()).refused(problem));
     }
 }

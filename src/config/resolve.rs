@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 
+use crate::operation::meaning::Rules;
 use crate::retry::RetryPolicy;
 use crate::retry::breaker::{BreakerPolicy, FailureRate};
 use crate::retry::budget::Budget;
@@ -110,11 +111,11 @@ impl<'f> Entry<'f> {
         let service = self.service(reader, sources.services);
         let policy = self.policy(reader, sources.policies);
         let (name, matches, service) = (self.name.as_ref()?.value.clone(), self.matches.clone()?, service?);
-        let mut stack = vec![
-            (Origin::Store, sources.store),
-            (Origin::Defaults, sources.defaults),
-            (Origin::Upstream(service.upstream.name.clone()), &service.policy),
-        ];
+        let mut stack = vec![(Origin::Store, sources.store)];
+        stack.extend(service.dialect.iter().map(|(word, policy)| (Origin::Dialect(word), policy)));
+        stack.push((Origin::Defaults, sources.defaults));
+        stack.extend(service.presets.iter().rev().map(|preset| (Origin::Preset(preset.word), &preset.policy)));
+        stack.push((Origin::Upstream(service.upstream.name.clone()), &service.policy));
         stack.extend(policy.map(|(name, policy)| (Origin::Policy(name.clone()), policy)));
         stack.push((Origin::Route, &self.own));
         let mut layers = Layers::new(stack);
@@ -123,7 +124,8 @@ impl<'f> Entry<'f> {
         route.rules = identity::digest(&route, sources.callers);
         route.destination = identity::destination(&route);
         check::check(&self.section, &route, &layers, &mut reader.errors);
-        let explained = RouteExplained { name: route.name.clone(), settings: layers.explained };
+        let settings = service.explained.iter().cloned().chain(layers.explained).collect();
+        let explained = RouteExplained { name: route.name.clone(), settings };
         Some((Arc::new(route), explained))
     }
 
@@ -186,6 +188,7 @@ impl<'f> Entry<'f> {
             retry: retry_policy(layers, errors),
             limit: self.rate_limit(layers, errors),
             breaker: breaker_policy(layers, errors),
+            classify: Rules(layers.collect("classify", |policy| &policy.classify)),
             rules: [0; 8],
             destination: [0; 8],
         }

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use super::Upstream;
 use super::rules::{DuplicateWindow, Effect, InFlight, KeyRules, OnLargeBody, OnStoreDown, PayloadRules, RateLimit};
 use crate::operation::admission::Repeat;
+use crate::operation::meaning::Rules;
 use crate::retry::RetryPolicy;
 use crate::retry::breaker::BreakerPolicy;
 
@@ -41,6 +42,8 @@ pub struct Route {
     pub retry: RetryPolicy,
     pub limit: Option<RateLimit>,
     pub breaker: BreakerPolicy,
+    /// `[[routes.classify]]` of all layers, and what the upstream's dialect knows.
+    pub classify: Rules,
     /// Digest of everything that is part of key identity on this route.
     pub rules: [u8; 8],
     /// Digest of everything by which the upstream knows a call again, beside its key.

@@ -80,8 +80,10 @@ pub(super) const UPSTREAM: Schema = Schema {
         "client_key",
         "proxy",
         "headers",
+        "dialect",
+        "preset",
     ],
-    later: &["dialect", "preset", "listen"],
+    later: &["listen"],
 };
 
 pub(super) const DEFAULTS: Schema = Schema { name: "[defaults]", keys: &SHARED, later: SHARED_LATER };
@@ -89,7 +91,7 @@ pub(super) const DEFAULTS: Schema = Schema { name: "[defaults]", keys: &SHARED, 
 pub(super) const POLICY: Schema = Schema { name: "[policies.NAME]", keys: &SHARED, later: SHARED_LATER };
 
 /// What several routes may share.
-const SHARED: [&str; 16] = [
+const SHARED: [&str; 17] = [
     "effect",
     "repeat",
     "receipts",
@@ -106,14 +108,15 @@ const SHARED: [&str; 16] = [
     "retry",
     "limit",
     "breaker",
+    "classify",
 ];
 
-const SHARED_LATER: &[&str] = &["classify", "approval", "reconcile", "compensate"];
+const SHARED_LATER: &[&str] = &["approval", "reconcile", "compensate"];
 
 pub(super) const ROUTE: Schema = Schema { name: "[[routes]]", keys: &ROUTE_KEYS, later: SHARED_LATER };
 
 /// What only a route itself can say, then what several may share.
-const ROUTE_KEYS: [&str; 21] = joined(["name", "match", "upstream", "upstream_path", "policy"], SHARED);
+const ROUTE_KEYS: [&str; 22] = joined(["name", "match", "upstream", "upstream_path", "policy"], SHARED);
 
 const fn joined<const A: usize, const B: usize, const ALL: usize>(
     first: [&'static str; A],
@@ -195,10 +198,17 @@ pub(super) const ALERTS: Schema = Schema {
     later: &[],
 };
 
+pub(super) const CLASSIFY: Schema =
+    Schema { name: "[[routes.classify]]", keys: &["status", "headers", "json", "as"], later: &[] };
+
+/// What a preset may say; nothing of it names a call.
+pub(super) const PRESET: Schema =
+    Schema { name: "a preset", keys: &["url", "repeat", "key_retention", "dialect", "classify"], later: &[] };
+
 pub(super) const LOG: Schema = Schema { name: "[log]", keys: &["level", "format"], later: &[] };
 
 /// Every table, the most usual home of a key first.
-pub(super) const ALL: [&Schema; 17] = [
+pub(super) const ALL: [&Schema; 18] = [
     &SERVER,
     &SERVER_TLS,
     &STORE,
@@ -209,6 +219,7 @@ pub(super) const ALL: [&Schema; 17] = [
     &PAYLOAD,
     &LIMIT,
     &BREAKER,
+    &CLASSIFY,
     &MATCH,
     &ROUTE,
     &CALLERS,

@@ -10,10 +10,13 @@ use http::{HeaderName, HeaderValue};
 
 use crate::credential::is_credential;
 use crate::protocol::Protocol;
+use crate::retry::dialect::Dialect;
 use crate::sealing_key::SealingKey;
 
 use super::error::{ConfigError, Problem};
+use super::explain::Explained;
 use super::policy::Policy;
+use super::presets::{self, Preset, Presets};
 use super::reader::{Reader, Section, Stated, or};
 use super::text::Text;
 use super::units::{self, Accepts};
@@ -34,6 +37,12 @@ pub(super) const TOMBSTONES: Duration = Duration::from_secs(30 * 86_400);
 pub(super) struct Service {
     pub(super) upstream: Arc<Upstream>,
     pub(super) policy: Policy,
+    /// The first one named is the strongest.
+    pub(super) presets: Vec<Preset>,
+    /// What is known of its dialect.
+    pub(super) dialect: Option<(&'static str, Policy)>,
+    /// What its presets give it beside the values of its routes.
+    pub(super) explained: Vec<Explained>,
 }
 
 pub(super) fn server(reader: &mut Reader<'_>, root: &Section<'_>) -> Server {
@@ -277,7 +286,16 @@ fn refuse_scope(reader: &mut Reader<'_>, scope: &Stated<Callers>, trusts_nobody:
 }
 
 fn upstream(reader: &mut Reader<'_>, section: &Section<'_>, name: &str) -> Service {
-    let address = reader.required(section, "url", "where the upstream is", url::upstream);
+    let mut presets = Presets::read(reader, section, name);
+    let stated = reader.text(section, "url", url::upstream);
+    let address = presets.or("upstream.url", stated, |preset| &preset.url);
+    if address.is_none() && !section.states("url") {
+        reader.errors.push(section.refused("url", Problem::Missing("where the upstream is")));
+    }
+    let stated = reader.text(section, "key_retention", units::duration);
+    let key_retention = presets.or("upstream.key_retention", stated, |preset| &preset.key_retention);
+    let dialect = reader.text(section, "dialect", word);
+    let dialect = or(presets.or("upstream.dialect", dialect, |preset| &preset.dialect), Dialect::Generic);
     let is_plain = address.as_ref().is_some_and(|address| !address.value.tls);
     let client_tls =
         certificates::read(reader, section, is_plain.then_some("only an https:// upstream has a certificate"));
@@ -291,7 +309,7 @@ fn upstream(reader: &mut Reader<'_>, section: &Section<'_>, name: &str) -> Servi
         authority: address.authority,
         base_path: address.base_path,
         repeat: policy.repeat.as_ref().map(|stated| stated.value),
-        key_retention: or(reader.text(section, "key_retention", units::duration), Duration::from_secs(24 * 3_600)),
+        key_retention: or(key_retention, Duration::from_secs(24 * 3_600)),
         settle: or(reader.text(section, "settle", units::duration_or_zero), Duration::from_secs(60)),
         protocol: or(reader.text(section, "protocol", word), Protocol::Auto),
         dns_ttl: or(reader.text(section, "dns_ttl", units::duration), Duration::from_secs(5)),
@@ -301,8 +319,10 @@ fn upstream(reader: &mut Reader<'_>, section: &Section<'_>, name: &str) -> Servi
         client_tls,
         proxy: reader.text(section, "proxy", url::proxy).map(|stated| stated.value),
         headers: added_headers(reader, section),
+        dialect,
     };
-    Service { upstream: Arc::new(upstream), policy }
+    let dialect = presets::of_dialect(reader, dialect);
+    Service { upstream: Arc::new(upstream), policy, presets: presets.list, dialect, explained: presets.taken }
 }
 
 fn client_host(text: &str) -> Result<(), Accepts> {

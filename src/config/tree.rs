@@ -124,7 +124,8 @@ pub(super) fn parse_value(text: &str, place: &Place) -> Option<Node> {
 }
 
 impl Node {
-    fn move_to(&mut self, place: &Place) {
+    /// Lets it and all in it stand there.
+    pub(super) fn move_to(&mut self, place: &Place) {
         self.place = place.clone();
         match &mut self.value {
             Value::List(nodes) => nodes.iter_mut().for_each(|node| node.move_to(place)),

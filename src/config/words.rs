@@ -2,7 +2,9 @@
 
 use crate::operation::admission::Repeat;
 use crate::protocol::Protocol;
+use crate::retry::dialect::Dialect;
 
+use super::presets::PresetName;
 use super::rules::{
     ClientKey, Compare, Effect, Forward, InFlight, KeyFormat, KeyMode, OnChangedPayload, OnLargeBody, OnStoreDown,
 };
@@ -61,6 +63,26 @@ words!(Protocol { Auto = "auto", Http1 = "http1", Http2 = "h2" });
 words!(AlertFormat { Json = "json", Slack = "slack", Log = "log" });
 words!(GroupBy { Upstream = "upstream", Route = "route", Reason = "reason", State = "state" });
 words!(LogFormat { Auto = "auto", Pretty = "pretty", Json = "json" });
+
+words!(Dialect {
+    Generic = "generic",
+    OpenAi = "openai",
+    Anthropic = "anthropic",
+    GitHub = "github",
+    Google = "google",
+    Stripe = "stripe",
+});
+words!(PresetName {
+    Stripe = "stripe",
+    OpenAi = "openai",
+    Anthropic = "anthropic",
+    GitHub = "github",
+    Slack = "slack",
+    Envoy = "envoy",
+    Nginx = "nginx",
+    Alb = "alb",
+    Cloudflare = "cloudflare",
+});
 
 impl Word for OnChangedPayload {
     /// `ByRepeat` is what stands where the file says nothing.

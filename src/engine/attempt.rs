@@ -16,6 +16,7 @@ use crate::config::{Route, Upstream};
 use crate::crash_point::{self, Point};
 use crate::engine::buffers::Held;
 use crate::engine::gates::whom;
+use crate::engine::judge::Judgement;
 use crate::engine::owner::WriteError;
 use crate::engine::report::Told;
 use crate::engine::run::{Dispatch, Run};
@@ -24,7 +25,6 @@ use crate::operation::admission::Repeat;
 use crate::operation::outcome::{Outcome, Silence, status_of_grpc};
 use crate::retry::deadline;
 use crate::retry::pause::Whom;
-use crate::retry::retry_after::{self, Hint};
 use crate::upstream::{
     Connection, Freshness, ReceivedBody, SendBody, SendError, drop_ours, keep_trailers, remove_hop_by_hop, via,
 };
@@ -73,19 +73,12 @@ pub struct Outgoing {
 pub struct Attempted {
     pub outcome: Outcome,
     pub answer: Option<UpstreamAnswer>,
-    /// What its head said about another try; it counts even if the body is cut.
-    pub advice: Advice,
+    /// What was made of it; what its head said counts even if the body is cut.
+    pub judgement: Judgement,
     /// What came of a body that was cut.
     pub part: Bytes,
     /// In the words of the layer that failed, for log and problem.
     pub failure: Option<String>,
-}
-
-/// What the head of an answer says about another try.
-#[derive(Clone, Copy, Default)]
-pub struct Advice {
-    pub vetoed: bool,
-    pub hint: Option<Hint>,
 }
 
 /// A body that broke off.
@@ -260,7 +253,7 @@ impl Run<'_> {
             Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 Attempted::bare(Outcome::BadHead, UNASKED)
             }
-            Ok(Ok(response)) => Attempted::answered(response, self.owner.store().now()),
+            Ok(Ok(response)) => Attempted::answered(response, &self.route, self.owner.store().now()),
             Ok(Err(error)) => Attempted::failed(&error, reused),
             Err(_elapsed) => Attempted::silent(Silence::Timeout, "no answer within the attempt timeout"),
         };
@@ -274,7 +267,8 @@ impl Run<'_> {
         attempted
     }
 
-    /// Reads the body of an answer that would end the run, as far as a receipt goes. A cut one is another outcome.
+    /// Reads the body of an answer that would end the run, or of one that is judged by it, as far as a receipt goes. A cut
+    /// one is another outcome.
     pub(super) async fn read(&mut self, mut attempted: Attempted) -> Attempted {
         let Some(answer) = attempted.answer.take() else { return attempted };
         let UpstreamAnswer { mut head, body } = answer;
@@ -286,7 +280,13 @@ impl Run<'_> {
         let read = self.owner.holding(pin!(collect(body, limit, &mut head.headers, &mut self.room))).await;
         match read {
             Ok(body) => {
-                attempted.outcome = Outcome::Answer { status: head.status_with(&body) };
+                let outcome = Outcome::Answer { status: head.status_with(&body) };
+                if attempted.judgement.wants_body || outcome != attempted.outcome {
+                    let (route, now) = (&self.route, self.owner.store().now());
+                    let judgement = attempted.judgement;
+                    attempted.judgement = judgement.of_body(route, &outcome, &head.headers, body.here(), now);
+                }
+                attempted.outcome = outcome;
                 attempted.answer = Some(UpstreamAnswer { head, body });
             }
             Err(Cut { part, failure }) => {
@@ -321,15 +321,15 @@ impl Head {
 }
 
 impl Attempted {
-    fn answered(response: Response<ReceivedBody>, now: Timestamp) -> Self {
+    fn answered(response: Response<ReceivedBody>, route: &Route, now: Timestamp) -> Self {
         crash_point::reached(Point::AfterHead);
         let (head, body) = response.into_parts();
         let headers = from_upstream(head.version, head.headers);
         let outcome = Outcome::Answer { status: meant_status(head.status, &headers) };
-        let advice = Advice { vetoed: retry_after::vetoes(&headers), hint: retry_after::hint(&headers, now) };
+        let judgement = Judgement::of_head(route, &outcome, &headers, now);
         let head = Head { status: head.status, headers };
         let answer = UpstreamAnswer { head, body: AnswerBody::Unread(body) };
-        Self { outcome, answer: Some(answer), advice, part: Bytes::new(), failure: None }
+        Self { outcome, answer: Some(answer), judgement, part: Bytes::new(), failure: None }
     }
 
     fn failed(error: &SendError, reused: bool) -> Self {
@@ -354,7 +354,7 @@ impl Attempted {
 
     fn bare(outcome: Outcome, failure: impl ToString) -> Self {
         let failure = Some(failure.to_string());
-        Self { outcome, answer: None, advice: Advice::default(), part: Bytes::new(), failure }
+        Self { outcome, answer: None, judgement: Judgement::default(), part: Bytes::new(), failure }
     }
 
     /// Without its connection: the answer stays if it is short, for the case that no further attempt is made.
@@ -366,18 +366,26 @@ impl Attempted {
 
     /// What there is to tell of it where it is the last one.
     pub(super) fn told(self) -> Told {
-        let comes_back = self.answer.is_some() && self.advice.hint.is_some();
+        let comes_back = self.answer.is_some() && self.judgement.advice.hint.is_some();
         Told { answer: self.answer, comes_back, failure: self.failure, outcome: self.outcome, stop: None }
     }
 }
 
 impl AnswerBody {
+    /// The whole of it, if that is here.
+    fn here(&self) -> Option<&[u8]> {
+        match self {
+            Self::Whole(body) => Some(body),
+            Self::Unread(_) | Self::Long(_) => None,
+        }
+    }
+
     /// All of it, or what it takes to tell it live.
-    pub fn whole(self) -> Result<Bytes, Unfinished> {
+    pub fn whole(self) -> Result<Bytes, Box<Unfinished>> {
         match self {
             Self::Whole(body) => Ok(body),
-            Self::Long(unfinished) => Err(unfinished),
-            Self::Unread(rest) => Err(Unfinished { read: Bytes::new(), rest }),
+            Self::Long(unfinished) => Err(Box::new(unfinished)),
+            Self::Unread(rest) => Err(Box::new(Unfinished { read: Bytes::new(), rest })),
         }
     }
 }
@@ -419,7 +427,7 @@ fn is_grpc(headers: &HeaderMap) -> bool {
 
 /// Whether nobody should wait for the end of a body: of events, of records one after another, or with a wish not to be
 /// buffered that is meant for proxies like this one.
-fn is_stream(headers: &HeaderMap, body: &ReceivedBody) -> bool {
+pub(super) fn is_stream(headers: &HeaderMap, body: &ReceivedBody) -> bool {
     let media = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let media = media.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     if media.eq_ignore_ascii_case(EVENTS) {

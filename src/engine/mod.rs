@@ -13,6 +13,7 @@ pub mod conclusion;
 pub mod flight;
 pub mod gates;
 pub mod headroom;
+pub mod judge;
 pub mod limits;
 pub mod live;
 pub mod lookup;

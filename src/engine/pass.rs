@@ -12,21 +12,24 @@ use crate::clock::Timestamp;
 use crate::config::Route;
 use crate::engine::answer::{Answer, Body, Content, Execution, Marks, Unguarded};
 use crate::engine::attempt::{
-    ATTEMPT, UNASKED, freshness, from_upstream, insert, meant_status, route_lines, tell_what_is_left,
+    ATTEMPT, UNASKED, freshness, from_upstream, insert, is_stream, meant_status, route_lines, tell_what_is_left,
 };
 use crate::engine::gates::{Came, Entrant, Permit, Refused, whom};
+use crate::engine::judge::Judgement;
 use crate::engine::problem::{Code, Problem};
 use crate::engine::{Engine, Lane, refusal};
 use crate::operation::Cause;
 use crate::operation::admission::Repeat;
-use crate::operation::outcome::{Fact, Outcome, Silence, classify};
+use crate::operation::outcome::{Fact, Outcome, Silence};
 use crate::retry::decide::{self, Decision, Ending, Situation, Stop};
 use crate::retry::pause::Whom;
-use crate::retry::retry_after::{self, Hint};
 use crate::upstream::{
-    ConnectError, Connection, OnInterim, ReceivedBody, Reply, SendBody, SendError, Switched, set_upgrade,
+    ConnectError, Connection, LookedAhead, OnInterim, ReceivedBody, Reply, SendBody, SendError, Switched, set_upgrade,
     switches_as_asked,
 };
+
+/// Bytes of an answer that are held back from its caller where they decide what it means.
+const LOOKED_AT: u64 = 64 * 1024;
 
 /// A request that goes through without a record.
 pub struct Passage {
@@ -60,6 +63,7 @@ struct Progress {
 struct Passed {
     outcome: Outcome,
     answer: Option<Response<Body>>,
+    judgement: Judgement,
     failure: String,
 }
 
@@ -86,7 +90,7 @@ impl Engine {
             progress.tries = progress.tries.next_try();
             lane.gate.count(progress.tries.tries);
             let passed = match attempt(lane, &passage, &progress).await {
-                Tried::Passed(passed) => passed,
+                Tried::Passed(passed) => self.judged(lane, &passage, passed).await,
                 Tried::Switched(headers, stream) => {
                     let (fact, policy) = (&Fact::Final { status: 101 }, &passage.route.retry);
                     let came = Came { fact, hint: None, whom: &|| passage.whom(), policy };
@@ -94,10 +98,10 @@ impl Engine {
                     return switched(&passage, &progress, headers, stream);
                 }
             };
-            let (fact, hint) = (classify(&passed.outcome), passed.hint(self.store().now()));
+            let (fact, hint) = (passed.judgement.fact(&passed.outcome), passed.judgement.advice.hint);
             let came = Came { fact: &fact, hint, whom: &|| passage.whom(), policy: &passage.route.retry };
             self.report(&lane.gate, Some(&mut permit), &came);
-            match self.decide_passage(lane, &passage, &progress, (&passed, fact, hint)) {
+            match self.decide_passage(lane, &passage, &progress, &passed) {
                 Decision::Retry { wait, ended, new_connection, run, .. } => {
                     progress.may_have_run |= ended.may_have_run;
                     progress.tries = run;
@@ -119,6 +123,19 @@ impl Engine {
         }
     }
 
+    /// By the head of the answer, and where that is not enough by the begin of its body, which stays with the rest.
+    async fn judged(&self, lane: &Lane, passage: &Passage, mut passed: Passed) -> Passed {
+        let now = self.store().now();
+        if let Some(answer) = &passed.answer {
+            passed.judgement = Judgement::of_head(&passage.route, &passed.outcome, answer.headers(), now);
+        }
+        if passed.judgement.wants_body {
+            passed.look_into_body(passage, now).await;
+        }
+        lane.counters.note(&passed.judgement);
+        passed
+    }
+
     /// A call that nobody records waits for a pause, before its first attempt and between two.
     async fn admit_passage(&self, lane: &Lane, passage: &Passage, progress: &Progress) -> Result<Permit, Refused> {
         if let Some(permit) = lane.gate.admit_at_once(progress.repeat) {
@@ -134,22 +151,17 @@ impl Engine {
         Box::pin(self.pass_gates(&lane.gate, &entrant)).await
     }
 
-    fn decide_passage(
-        &self,
-        lane: &Lane,
-        passage: &Passage,
-        progress: &Progress,
-        (passed, fact, hint): (&Passed, Fact, Option<Hint>),
-    ) -> Decision {
-        let headers = passed.answer.as_ref().map(Response::headers);
+    fn decide_passage(&self, lane: &Lane, passage: &Passage, progress: &Progress, passed: &Passed) -> Decision {
+        let advice = passed.judgement.advice;
         let situation = Situation {
-            fact,
+            fact: passed.judgement.fact(&passed.outcome),
             repeat: progress.repeat,
             deletes: passage.method == Method::DELETE,
             may_have_run: progress.may_have_run,
-            vetoed: headers.is_some_and(retry_after::vetoes),
+            vetoed: advice.vetoed,
+            promoted: advice.promoted,
             replayable: !passage.body.is_taken(),
-            hint,
+            hint: advice.hint,
             may_park: false,
             left: passage.deadline.saturating_duration_since(Instant::now()),
             run: progress.tries,
@@ -192,6 +204,17 @@ async fn attempt(lane: &Lane, passage: &Passage, progress: &Progress) -> Tried {
         Some(Err(error @ SendError::BadHead { .. })) => Passed::bare(Outcome::BadHead, error),
         None => Passed::bare(Outcome::Silent(Silence::Timeout), "no answer within the attempt timeout"),
     })
+}
+
+async fn look_ahead(answer: &mut Response<Body>) -> LookedAhead {
+    let is_stream = match answer.body() {
+        Body::Passed { body, .. } => is_stream(answer.headers(), body),
+        Body::Whole(_) | Body::Live(_) | Body::Switched(_) => true,
+    };
+    match answer.body_mut() {
+        Body::Passed { body, .. } if !is_stream => body.look_ahead(LOOKED_AT).await,
+        _ => LookedAhead::Longer,
+    }
 }
 
 async fn checkout(lane: &Lane, passage: &Passage, progress: &Progress) -> Result<Connection, ConnectError> {
@@ -262,10 +285,6 @@ impl Passage {
 }
 
 impl Passed {
-    fn hint(&self, now: Timestamp) -> Option<Hint> {
-        retry_after::hint(self.answer.as_ref()?.headers(), now)
-    }
-
     fn answered(response: Response<ReceivedBody>) -> Self {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Self::bare(Outcome::BadHead, UNASKED);
@@ -274,7 +293,8 @@ impl Passed {
         head.headers = from_upstream(head.version, head.headers);
         let outcome = Outcome::Answer { status: meant_status(head.status, &head.headers) };
         let body = Body::Passed { body, reason: head.extensions.remove() };
-        Self { outcome, answer: Some(Response::from_parts(head, body)), failure: String::new() }
+        let answer = Some(Response::from_parts(head, body));
+        Self { outcome, answer, judgement: Judgement::default(), failure: String::new() }
     }
 
     fn not_sent(cause: Cause, reused_connection: bool, failure: impl ToString) -> Self {
@@ -282,7 +302,19 @@ impl Passed {
     }
 
     fn bare(outcome: Outcome, failure: impl ToString) -> Self {
-        Self { outcome, answer: None, failure: failure.to_string() }
+        Self { outcome, answer: None, judgement: Judgement::default(), failure: failure.to_string() }
+    }
+
+    /// Judges by as much of the body as can be held back from the caller.
+    async fn look_into_body(&mut self, passage: &Passage, now: Timestamp) {
+        let Some(answer) = &mut self.answer else { return };
+        let body = match timeout_at(passage.deadline, look_ahead(answer)).await {
+            Ok(LookedAhead::Whole(body)) => Some(body),
+            Ok(LookedAhead::Longer) | Err(_) => None,
+            Ok(LookedAhead::Cut) => return self.outcome = self.outcome.cut(),
+        };
+        let (headers, body) = (answer.headers(), body.as_deref());
+        self.judgement = self.judgement.of_body(&passage.route, &self.outcome, headers, body, now);
     }
 
     /// Without its connection: the answer stays if it is short, for the case that no further attempt is made. While it is

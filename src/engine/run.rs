@@ -26,7 +26,7 @@ use crate::engine::refusal;
 use crate::engine::report::Told;
 use crate::engine::{Engine, Lane};
 use crate::operation::admission::ResendRule;
-use crate::operation::outcome::{Outcome, classify};
+use crate::operation::outcome::Outcome;
 use crate::operation::transition::{Ended, Retention};
 use crate::operation::{Cause, OperationId, State, StateName, StoredRequest};
 use crate::retry::decide::{self, Decision, Situation, Stop};
@@ -207,9 +207,12 @@ impl<'a> Run<'a> {
         self.outgoing.whom(&self.route.upstream)
     }
 
-    /// Decides by the head of an answer; one that ends the run is read, and if its body is cut, or its trailers say
+    /// Decides by the head of an answer, unless more is asked for; one that ends the run is read, and if its body is cut,
+    /// or its trailers say
     /// something else, weighed again.
     async fn weigh(&mut self, attempted: Attempted) -> (Attempted, Decision) {
+        let attempted = if attempted.judgement.wants_body { self.read(attempted).await } else { attempted };
+        self.lane.counters.note(&attempted.judgement);
         let decision = self.decide(&attempted);
         if matches!(decision, Decision::Retry { .. }) || attempted.answer.is_none() {
             return (attempted, decision);
@@ -222,18 +225,20 @@ impl<'a> Run<'a> {
 
     fn decide(&mut self, attempted: &Attempted) -> Decision {
         let (operation, entropy) = (&self.owner.operation, &self.engine.shared.entropy);
-        let (now, fact) = (self.owner.store().now(), classify(&attempted.outcome));
+        let (now, advice) = (self.owner.store().now(), attempted.judgement.advice);
+        let fact = attempted.judgement.fact(&attempted.outcome);
         let (outgoing, upstream, policy) = (&self.outgoing, &self.route.upstream, &self.route.retry);
-        let came = Came { fact: &fact, hint: attempted.advice.hint, whom: &|| outgoing.whom(upstream), policy };
+        let came = Came { fact: &fact, hint: advice.hint, whom: &|| outgoing.whom(upstream), policy };
         self.engine.report(&self.lane.gate, self.permit.as_mut(), &came);
         let situation = Situation {
             fact,
             repeat: self.rule.repeat_at(operation.first_sent_at, now),
             deletes: self.outgoing.method == http::Method::DELETE,
             may_have_run: operation.may_have_run,
-            vetoed: attempted.advice.vetoed,
+            vetoed: advice.vetoed,
+            promoted: advice.promoted,
             replayable: true,
-            hint: attempted.advice.hint,
+            hint: advice.hint,
             may_park: operation.accepted,
             left: self.deadline.saturating_duration_since(Instant::now()),
             run: self.tries,

@@ -127,7 +127,7 @@ impl Run<'_> {
                     Ok(body) => self.settle((verdict, after_doubt), head, body, caller).await,
                     Err(unfinished) => {
                         self.find_earlier().await;
-                        Box::pin(self.settle_live((verdict, after_doubt), head, unfinished, caller)).await
+                        Box::pin(self.settle_live((verdict, after_doubt), head, *unfinished, caller)).await
                     }
                 }
             }
@@ -232,7 +232,7 @@ impl Run<'_> {
                     let body = self.room.take().around(body);
                     Conclusion::Answer { status: head.status, headers: head.headers, body, marks }
                 }
-                Err(unfinished) => Box::pin(self.pass_live(head, unfinished, marks, caller)).await,
+                Err(unfinished) => Box::pin(self.pass_live(head, *unfinished, marks, caller)).await,
             },
             None => Conclusion::Problem { problem: self.problem(doubtful, &told), marks },
         }

@@ -11,6 +11,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::engine::answer::Unguarded;
+use crate::engine::judge::Judgement;
 use crate::engine::unreadable::{UnreadableCounts, UnreadableParts};
 use crate::operation::KeySource;
 use crate::telemetry::lost_lines;
@@ -125,6 +126,10 @@ pub struct RouteStatus {
     pub late_answers: Counter,
     /// Requests whose caller says that it has tried before.
     pub client_retries: Counter,
+    /// Answers with something in place of a wait that is none.
+    pub invalid_hints: Counter,
+    /// Answers that a rule would have judged by a body into which nobody can look.
+    pub unread_answers: Counter,
     keys: Keys,
     unguarded: UnguardedCalls,
     session_without_step: AtomicBool,
@@ -165,6 +170,16 @@ impl RouteStatus {
         }
     }
 
+    /// Notes what an answer had in it that could not be read.
+    pub fn note(&self, judgement: &Judgement) {
+        if judgement.advice.has_invalid_hint {
+            self.invalid_hints.add();
+        }
+        if judgement.is_unread {
+            self.unread_answers.add();
+        }
+    }
+
     /// Notes a call that carried a session and no step. True the first time, when the log should say so.
     pub fn saw_session_without_step(&self) -> bool {
         !self.session_without_step.swap(true, Ordering::Relaxed)
@@ -181,6 +196,8 @@ impl RouteStatus {
             fenced_writes: self.fenced_writes.get(),
             late_answers: self.late_answers.get(),
             client_retries: self.client_retries.get(),
+            invalid_hints: self.invalid_hints.get(),
+            unread_answers: self.unread_answers.get(),
             keys: KeySnapshot::of(&self.keys),
             unguarded: UnguardedSnapshot {
                 store: self.unguarded.store.get(),
@@ -224,6 +241,8 @@ pub struct RouteSnapshot {
     pub fenced_writes: u64,
     pub late_answers: u64,
     pub client_retries: u64,
+    pub invalid_hints: u64,
+    pub unread_answers: u64,
     pub keys: KeySnapshot,
     pub unguarded: UnguardedSnapshot,
     pub session_without_step: bool,

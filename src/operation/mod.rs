@@ -10,6 +10,7 @@ pub mod fingerprint;
 pub mod id;
 pub mod key;
 mod lines;
+pub mod meaning;
 pub mod outcome;
 pub mod payload;
 mod raw;

@@ -4,6 +4,7 @@
 //! Whether that leads to another attempt is decided elsewhere.
 
 use crate::operation::Cause;
+use crate::operation::meaning::Meaning;
 
 /// What the exchange of one attempt looked like from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,17 @@ pub enum Outcome {
     Answer { status: u16 },
     /// The head came and the body broke off.
     Cut { status: u16 },
+}
+
+impl Outcome {
+    /// The same, its body broken off.
+    #[must_use]
+    pub fn cut(self) -> Self {
+        match self {
+            Self::Answer { status } | Self::Cut { status } => Self::Cut { status },
+            Self::NotSent { .. } | Self::TurnedAway | Self::Silent(_) | Self::BadHead => self,
+        }
+    }
 }
 
 /// How an upstream can fail to answer.
@@ -81,6 +93,13 @@ pub enum Fact {
     /// 2xx, 3xx, deterministic 4xx, 501, 505, 511: becomes a receipt.
     Final {
         status: u16,
+    },
+    /// What a rule of the route says of the answer, in place of its status.
+    Ruled {
+        status: u16,
+        meaning: Meaning,
+        /// A last word without the whole of its body.
+        cut: bool,
     },
 }
 
@@ -156,6 +175,7 @@ impl Fact {
             | Self::Unreached { .. }
             | Self::Denied { .. }
             | Self::Final { .. } => false,
+            Self::Ruled { meaning, cut, .. } => *cut || meaning.leaves_doubt(),
         }
     }
 
@@ -176,6 +196,7 @@ impl Fact {
             | Self::GatewayFailed { .. }
             | Self::Denied { .. }
             | Self::Final { .. } => false,
+            Self::Ruled { meaning, .. } => *meaning == Meaning::Throttled,
         }
     }
 
@@ -196,7 +217,8 @@ impl Fact {
             | Self::ServerFailed { status }
             | Self::GatewayFailed { status }
             | Self::Denied { status }
-            | Self::Final { status } => Cause::Status(status),
+            | Self::Final { status }
+            | Self::Ruled { status, .. } => Cause::Status(status),
         }
     }
 }

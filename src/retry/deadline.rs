@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::retry::{digits, lines};
+use crate::retry::{digits, lines, split_unquoted};
 
 /// Milliseconds; the second one is what Envoy says to whom it calls.
 const IN_MILLISECONDS: [HeaderName; 2] =
@@ -96,17 +96,6 @@ fn wait_value(preference: &str) -> Option<&str> {
 
 fn unquoted(word: &str) -> &str {
     word.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(word)
-}
-
-/// Pieces between separators that stand outside quoted strings (RFC 9110, section 5.6.4).
-fn split_unquoted(text: &str, separator: char) -> impl Iterator<Item = &str> {
-    let (mut quoted, mut escaped) = (false, false);
-    text.split(move |character| {
-        let literal = std::mem::take(&mut escaped);
-        escaped = quoted && !literal && character == '\\';
-        quoted ^= character == '"' && !literal;
-        character == separator && !quoted
-    })
 }
 
 #[cfg(test)]

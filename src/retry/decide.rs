@@ -4,6 +4,7 @@
 //! unsafe upstream after one that may have run, and an end that forgets that one may have.
 
 mod ending;
+mod promotion;
 mod table;
 
 use std::time::Duration;
@@ -37,6 +38,8 @@ pub struct Situation {
     pub may_have_run: bool,
     /// The answer forbids another try.
     pub vetoed: bool,
+    /// The answer asks for another try, whatever its status says.
+    pub promoted: bool,
     /// The body can be sent again, byte for byte.
     pub replayable: bool,
     pub hint: Option<Hint>,
@@ -100,6 +103,7 @@ pub enum Stop {
 
 /// Decides what follows the attempt of `situation`. `rng` draws the jitter and nothing else.
 pub fn decide(situation: &Situation, policy: &RetryPolicy, rng: &mut impl Rng) -> Decision {
+    let situation = situation.with_promotion();
     if let Some(ending) = situation.final_answer() {
         return Decision::End { ending, stop: None };
     }

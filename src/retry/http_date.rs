@@ -82,7 +82,11 @@ fn asctime(text: &str) -> Option<i64> {
 
 fn seconds(year: i64, month: &str, day: &str, time: &str) -> Option<i64> {
     let month = MONTHS.iter().position(|(name, _)| name.eq_ignore_ascii_case(month))?;
-    let day = number(day, 1, 2)?;
+    civil(year, month, number(day, 1, 2)?, time)
+}
+
+/// Seconds since the Unix epoch of `08:49:37` on a day of the Gregorian calendar; January is month 0.
+pub(super) fn civil(year: i64, month: usize, day: i64, time: &str) -> Option<i64> {
     let leap_day = i64::from(month == 1 && is_leap(year));
     let (_, length) = MONTHS.get(month)?;
     if day == 0 || day > length + leap_day {
@@ -112,7 +116,8 @@ fn time_of_day(text: &str) -> Option<i64> {
     parts.next().is_none().then_some(hour * 3600 + minute * 60 + second)
 }
 
-fn number(text: &str, least: usize, most: usize) -> Option<i64> {
+/// So many digits and nothing else.
+pub(super) fn number(text: &str, least: usize, most: usize) -> Option<i64> {
     if text.len() < least || text.len() > most {
         return None;
     }

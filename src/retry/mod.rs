@@ -2,15 +2,19 @@
 //!
 //! Facts come from `operation::outcome`; time left, randomness and headers are arguments. Nothing here sleeps or sends.
 
+pub mod advice;
 pub mod backoff;
 pub mod breaker;
 pub mod budget;
 pub mod deadline;
 pub mod decide;
+pub mod dialect;
 pub mod http_date;
 pub mod inbound;
 pub mod pause;
+mod rate_limit;
 pub mod retry_after;
+mod rfc3339;
 pub mod window;
 
 use std::time::Duration;
@@ -42,4 +46,15 @@ fn digits(text: &str) -> Option<u64> {
 /// The lines of a field that are ASCII text. Nothing that is read here may be anything else.
 fn lines<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> + use<'a> {
     headers.get_all(name).iter().filter_map(|value| value.to_str().ok())
+}
+
+/// Pieces between separators that stand outside quoted strings (RFC 9110, section 5.6.4).
+fn split_unquoted(text: &str, separator: char) -> impl Iterator<Item = &str> {
+    let (mut quoted, mut escaped) = (false, false);
+    text.split(move |character| {
+        let literal = std::mem::take(&mut escaped);
+        escaped = quoted && !literal && character == '\\';
+        quoted ^= character == '"' && !literal;
+        character == separator && !quoted
+    })
 }

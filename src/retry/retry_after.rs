@@ -10,8 +10,13 @@ use http::{HeaderMap, HeaderName};
 use crate::clock::Timestamp;
 use crate::retry::{digits, http_date, lines};
 
-const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
-const VETOES: [HeaderName; 2] =
+/// The finer fields, in milliseconds.
+const FINE: [HeaderName; 3] = [
+    HeaderName::from_static("retry-after-ms"),
+    HeaderName::from_static("x-ms-retry-after-ms"),
+    HeaderName::from_static("x-amz-retry-after"),
+];
+const SHOULD_RETRY: [HeaderName; 2] =
     [HeaderName::from_static("x-should-retry"), HeaderName::from_static("stripe-should-retry")];
 
 /// Digits alone may be longer, for they only ever mean "too long".
@@ -21,20 +26,70 @@ const LONGEST_DECIMAL: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hint(pub Duration);
 
-/// The hint of an answer that came at `now`: `retry-after-ms`, the finer one, before `Retry-After`. Of several values
-/// the largest valid one counts; negative numbers, junk and nothing are no hint.
-pub fn hint(headers: &HeaderMap, now: Timestamp) -> Option<Hint> {
-    let stated = lines(headers, &RETRY_AFTER_MS)
-        .flat_map(|line| line.split(','))
-        .filter_map(milliseconds)
-        .max()
-        .or_else(|| retry_after(headers, now));
-    stated.map(|wait| Hint(Duration::from_millis(wait)))
+/// What the fields of an answer ask for, in milliseconds, and whether something in them is no wait at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stated {
+    pub(super) longest: Option<u64>,
+    pub(super) invalid: bool,
+}
+
+/// Of several values the largest valid one counts.
+impl FromIterator<Option<u64>> for Stated {
+    fn from_iter<I: IntoIterator<Item = Option<u64>>>(values: I) -> Self {
+        values.into_iter().fold(Self::default(), |sum, value| Self {
+            longest: sum.longest.max(value),
+            invalid: sum.invalid || value.is_none(),
+        })
+    }
+}
+
+impl Stated {
+    /// The same, or where it asks for nothing what `other` asks for. What was invalid stays so.
+    pub(super) fn or_else(self, other: impl FnOnce() -> Self) -> Self {
+        if self.longest.is_some() {
+            return self;
+        }
+        let other = other();
+        Self { longest: other.longest, invalid: self.invalid || other.invalid }
+    }
+
+    pub(super) fn hint(self) -> Option<Hint> {
+        self.longest.map(|wait| Hint(Duration::from_millis(wait)))
+    }
+}
+
+/// The hint of an answer that came at `now`: `retry-after-ms` and its like, the finer ones, before `Retry-After`.
+/// Negative numbers, junk and nothing are no hint.
+pub(super) fn stated(headers: &HeaderMap, now: Timestamp) -> Stated {
+    let fine = FINE.into_iter().flat_map(|name| values(headers, name));
+    let fine: Stated = fine.flat_map(|line| each(line, milliseconds)).collect();
+    fine.or_else(|| retry_after(headers, now))
 }
 
 /// Whether the answer forbids another try.
-pub fn vetoes(headers: &HeaderMap) -> bool {
-    VETOES.iter().any(|name| lines(headers, name).any(|line| line.trim_ascii().eq_ignore_ascii_case("false")))
+pub(super) fn vetoes(headers: &HeaderMap) -> bool {
+    says(headers, "false")
+}
+
+/// Whether the answer asks for another try.
+pub(super) fn promotes(headers: &HeaderMap) -> bool {
+    says(headers, "true") && !vetoes(headers)
+}
+
+fn says(headers: &HeaderMap, word: &str) -> bool {
+    SHOULD_RETRY.iter().any(|name| lines(headers, name).any(|line| line.trim_ascii().eq_ignore_ascii_case(word)))
+}
+
+/// The lines of a field; `None` for one that is no text.
+pub(super) fn values(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = Option<&str>> {
+    headers.get_all(name).iter().map(|value| str::from_utf8(value.as_bytes()).ok())
+}
+
+/// What `read` makes of each member of a line.
+fn each(line: Option<&str>, read: fn(&str) -> Option<u64>) -> impl Iterator<Item = Option<u64>> {
+    let members = line.map(|line| line.split(','));
+    let is_no_text = members.is_none();
+    members.into_iter().flatten().map(read).chain(is_no_text.then_some(None))
 }
 
 /// `Retry-After` of an answer of ours: whole seconds, rounded up, at least 1.
@@ -44,18 +99,22 @@ pub fn seconds_for(wait: Duration) -> u64 {
 }
 
 /// Milliseconds, the largest over all lines and their members.
-fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<u64> {
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Stated {
     // Few answers have the line, and a date takes its time.
     if !headers.contains_key(RETRY_AFTER) {
-        return None;
+        return Stated::default();
     }
     let sent_at = sent_at(headers, now);
-    lines(headers, &RETRY_AFTER).flat_map(|line| members(line, sent_at, now)).flatten().max()
+    let read = |line: Option<&str>| match line {
+        Some(line) => members(line, sent_at, now).collect(),
+        None => vec![None],
+    };
+    values(headers, RETRY_AFTER).flat_map(read).collect()
 }
 
 /// The upstream's own clock, in milliseconds, so that dates mean the same however wrong it goes. An answer with `Age`
 /// has lain in a cache and its `Date` is old.
-fn sent_at(headers: &HeaderMap, now: Timestamp) -> i64 {
+pub(super) fn sent_at(headers: &HeaderMap, now: Timestamp) -> i64 {
     let stated = || http_date::parse(headers.get(DATE)?.to_str().ok()?, now);
     let date = if headers.contains_key(AGE) { None } else { stated() };
     date.map_or_else(|| i64::try_from(now.0).unwrap_or(i64::MAX), |seconds| seconds.saturating_mul(1000))
@@ -90,7 +149,7 @@ fn milliseconds(text: &str) -> Option<u64> {
 }
 
 /// `digits` or `digits.digits` of a unit that is `unit` milliseconds long, rounded up to whole milliseconds.
-fn scaled(text: &str, unit: u64) -> Option<u64> {
+pub(super) fn scaled(text: &str, unit: u64) -> Option<u64> {
     let text = text.trim_ascii();
     let Some((whole, fraction)) = text.split_once('.') else {
         return Some(digits(text)?.saturating_mul(unit));
@@ -98,7 +157,7 @@ fn scaled(text: &str, unit: u64) -> Option<u64> {
     if text.len() > LONGEST_DECIMAL {
         return None;
     }
-    let part = (thousandths(fraction)? * unit).div_ceil(1000);
+    let part = thousandths(fraction)?.saturating_mul(unit).div_ceil(1000);
     Some(digits(whole)?.saturating_mul(unit).saturating_add(part))
 }
 

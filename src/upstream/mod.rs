@@ -8,6 +8,7 @@
 //! the file, or there is none.
 
 mod address;
+mod ahead;
 mod connection;
 mod connector;
 mod content;
@@ -32,6 +33,7 @@ use std::time::Duration;
 use tokio::task;
 use tokio::time::{Instant, timeout};
 
+pub use ahead::LookedAhead;
 pub use connection::{Connection, HttpError, Reply, SendError};
 pub use connector::{ConnectError, Connector, Endpoint, TcpConnector};
 pub use content::SendBody;

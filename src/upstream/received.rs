@@ -1,5 +1,6 @@
 //! The body of an answer on its way down.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -11,6 +12,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
+use super::ahead::{Ahead, LookedAhead};
 use super::connection::{HttpError, Line};
 use super::http2::StreamBody;
 use super::pool::Pool;
@@ -41,6 +43,8 @@ pub enum BodyError {
 /// The connection goes back to the pool once the body has ended cleanly. On an error, and when the body is dropped
 /// before its end, the connection is closed; of one that is shared, the stream.
 pub struct ReceivedBody {
+    /// On the heap, for hardly any body has it.
+    ahead: Option<Box<Ahead>>,
     source: Source,
     idle: IdleTimer,
 }
@@ -65,11 +69,34 @@ impl ReceivedBody {
         if body.incoming.is_end_stream() {
             body.finish();
         }
-        Self { source: Source::Line(body), idle: IdleTimer::new(idle_timeout) }
+        Self { ahead: None, source: Source::Line(body), idle: IdleTimer::new(idle_timeout) }
     }
 
     pub(super) fn of_stream(body: StreamBody, idle_timeout: Duration) -> Self {
-        Self { source: Source::Stream(Box::new(body)), idle: IdleTimer::new(idle_timeout) }
+        Self { ahead: None, source: Source::Stream(Box::new(body)), idle: IdleTimer::new(idle_timeout) }
+    }
+
+    /// Reads ahead until more than `most` bytes are here, or the end is. Nothing of it is lost: whoever takes the body has
+    /// all of it, also if this is given up in between.
+    pub async fn look_ahead(&mut self, most: u64) -> LookedAhead {
+        loop {
+            if self.ahead.as_ref().is_some_and(|ahead| ahead.length() > most) {
+                return LookedAhead::Longer;
+            }
+            let frame = poll_fn(|cx| self.poll_coming(cx)).await;
+            let ahead = self.ahead.get_or_insert_default();
+            match frame {
+                Some(Ok(frame)) => ahead.put(frame),
+                Some(Err(error)) => {
+                    ahead.end(Err(error));
+                    return LookedAhead::Cut;
+                }
+                None => {
+                    ahead.end(Ok(()));
+                    return LookedAhead::Whole(ahead.whole());
+                }
+            }
+        }
     }
 
     /// Reads a short rest, so that the connection can be used again, and closes it otherwise. Takes a tenth of a second
@@ -91,6 +118,18 @@ impl ReceivedBody {
             kept.iter_mut().for_each(|kept| kept.extend_from_slice(&data));
         }
         kept.map(BytesMut::freeze)
+    }
+
+    /// What comes behind all that was read ahead.
+    fn poll_coming(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Poll::Ready(frame) = self.poll_source(cx) {
+            self.idle.stop();
+            return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Cut)));
+        }
+        ready!(self.idle.poll_elapsed(cx));
+        let limit = self.idle.limit;
+        self.source.give_up(limit);
+        Poll::Ready(Some(Err(BodyError::Idle { limit })))
     }
 
     fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
@@ -148,28 +187,30 @@ impl Body for ReceivedBody {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        if let Poll::Ready(frame) = this.poll_source(cx) {
-            this.idle.stop();
-            return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Cut)));
+        match this.ahead.as_mut().and_then(|ahead| ahead.take()) {
+            Some(frame) => Poll::Ready(frame),
+            None => this.poll_coming(cx),
         }
-        ready!(this.idle.poll_elapsed(cx));
-        let limit = this.idle.limit;
-        this.source.give_up(limit);
-        Poll::Ready(Some(Err(BodyError::Idle { limit })))
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.source {
+        let is_over = match &self.source {
             Source::Line(body) => body.incoming.is_end_stream(),
             Source::Stream(body) => body.is_end_stream(),
-        }
+        };
+        is_over && self.ahead.as_ref().is_none_or(|ahead| ahead.is_empty())
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.source {
+        let coming = match &self.source {
             Source::Line(body) => body.incoming.size_hint(),
             Source::Stream(body) => body.size_hint(),
-        }
+        };
+        let Some(ahead) = &self.ahead else { return coming };
+        let mut hint = SizeHint::new();
+        hint.set_lower(coming.lower() + ahead.length());
+        coming.upper().into_iter().for_each(|upper| hint.set_upper(upper + ahead.length()));
+        hint
     }
 }
 

@@ -19,6 +19,7 @@ mod pauses;
 mod random;
 mod recovery;
 mod rig;
+mod ruled;
 mod waits;
 
 /// The first ones of `./test soak`.

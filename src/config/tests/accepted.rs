@@ -170,6 +170,7 @@ fn without_a_file_there_is_one_route_for_everything() {
         url: Some("http://127.0.0.1:9000".to_owned()),
         repeat: Some("with-key".to_owned()),
         store: Some("memory:".to_owned()),
+        ..UpstreamMode::default()
     };
     let config = Config::for_upstream(mode, &Environment::default()).unwrap();
     let route = &config.routes.0[0];

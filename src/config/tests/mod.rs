@@ -12,6 +12,7 @@ mod naming;
 mod overriding;
 mod refused;
 mod routing;
+mod ruled;
 
 use std::sync::Arc;
 

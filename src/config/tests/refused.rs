@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// Each case is more lines behind the least file, whose route begins in line 4, and everything that is said about them.
-fn refuses(cases: &[(&str, &str)]) {
+pub(super) fn refuses(cases: &[(&str, &str)]) {
     for (lines, message) in cases {
         assert_eq!(errors(&format!("{LEAST}{lines}\n")), *message, "{lines}");
     }
@@ -34,11 +34,11 @@ fn services_that_cannot_be() {
 #[test]
 fn what_the_contract_has_and_this_version_has_not_is_said_plainly() {
     for (table, keys) in [
-        ("upstreams.main", &["dialect", "preset", "listen"][..]),
+        ("upstreams.main", &["listen"][..]),
         ("routes.payload", &["redact", "schema"]),
         ("routes.limit", &["concurrency", "queue", "shared"]),
-        ("routes", &["classify", "approval", "reconcile", "compensate"]),
-        ("defaults", &["classify", "approval", "reconcile", "compensate"]),
+        ("routes", &["approval", "reconcile", "compensate"]),
+        ("defaults", &["approval", "reconcile", "compensate"]),
         ("policies.p", &["approval"]),
     ] {
         for key in keys {

@@ -40,8 +40,14 @@ impl<'a> ContentType<'a> {
     }
 }
 
+/// Whether a body may be JSON: one that says so, or that does not say what it is.
+pub fn may_be_json(headers: &HeaderMap) -> bool {
+    let essence = essence(ContentType::of(headers).0);
+    matches!(essence.as_slice(), b"" | b"text/plain") || essence.ends_with(b"/json") || essence.ends_with(b"+json")
+}
+
 /// Whether the bytes are not the content itself.
-pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
+pub fn is_encoded(headers: &HeaderMap) -> bool {
     let is_identity = |line: &HeaderValue| line.as_bytes().eq_ignore_ascii_case(b"identity");
     !headers.get_all(CONTENT_ENCODING).iter().all(is_identity)
 }
@@ -135,5 +141,17 @@ mod tests {
         headers.append(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
         assert_eq!(media_type(&headers), b"application/json,text/plain");
         assert_eq!(ContentType::of(&headers).comparison(), None);
+    }
+
+    #[test]
+    fn what_is_clearly_something_else_is_no_json() {
+        let may_be = |value| may_be_json(&HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(value))]));
+        for value in ["application/json", "text/JSON; charset=utf-8", "application/problem+json", "text/plain", ""] {
+            assert!(may_be(value), "{value}");
+        }
+        for value in ["text/html", "text/event-stream", "application/x-ndjson", "application/json-seq", "json"] {
+            assert!(!may_be(value), "{value}");
+        }
+        assert!(may_be_json(&HeaderMap::new()));
     }
 }

@@ -15,8 +15,8 @@ use std::str::FromStr;
 use http::HeaderMap;
 use sha2::{Digest, Sha256};
 
-pub use content::media_type;
-use content::{ContentType, is_encoded};
+use content::ContentType;
+pub use content::{is_encoded, may_be_json, media_type};
 use form::Form;
 use json::Value;
 use multipart::Multipart;

@@ -2,6 +2,7 @@
 
 use crate::operation::Cause;
 use crate::operation::admission::Repeat;
+use crate::operation::meaning::Meaning;
 use crate::operation::outcome::Fact;
 use crate::operation::transition::{Ended, Verdict};
 use crate::retry::decide::Situation;
@@ -46,11 +47,10 @@ impl Situation {
     /// The end that an answer makes by itself, however much time and how many tries are left.
     pub(super) fn final_answer(&self) -> Option<Ending> {
         match self.fact {
-            Fact::Final { status } => Some(match self.verdict(status) {
-                Some(Verdict::Succeeded) => Ending::Succeeded,
-                Some(Verdict::Failed) => Ending::Failed { after_doubt: self.stays_in_doubt(status) },
-                None => Ending::Unknown(self.fact.cause()),
-            }),
+            Fact::Final { status } => Some(self.last_word(status, self.verdict(status))),
+            Fact::Ruled { status, meaning, cut: false } if meaning.is_final() => {
+                Some(self.last_word(status, self.ruled(meaning)))
+            }
             Fact::Denied { .. } => Some(self.without_answer()),
             Fact::NotSent { .. }
             | Fact::TurnedAway
@@ -63,7 +63,27 @@ impl Situation {
             | Fact::Unreached { .. }
             | Fact::Overloaded { .. }
             | Fact::ServerFailed { .. }
-            | Fact::GatewayFailed { .. } => None,
+            | Fact::GatewayFailed { .. }
+            | Fact::Ruled { .. } => None,
+        }
+    }
+
+    fn last_word(&self, status: u16, verdict: Option<Verdict>) -> Ending {
+        match verdict {
+            Some(Verdict::Succeeded) => Ending::Succeeded,
+            Some(Verdict::Failed) => Ending::Failed { after_doubt: self.stays_in_doubt(status) },
+            None => Ending::Unknown(self.fact.cause()),
+        }
+    }
+
+    /// What a rule's last word says about all attempts. A service that does not know one attempt from another says no to
+    /// the last one only.
+    fn ruled(&self, meaning: Meaning) -> Option<Verdict> {
+        match meaning {
+            Meaning::Executed => Some(Verdict::Succeeded),
+            Meaning::Failed if self.repeat == Repeat::Unsafe && self.may_have_run => None,
+            Meaning::Failed => Some(Verdict::Failed),
+            Meaning::Busy | Meaning::Throttled | Meaning::NotExecuted | Meaning::Unknown => None,
         }
     }
 
@@ -91,13 +111,32 @@ impl Situation {
     /// The end of a run that stops without a final answer. A cut answer is the last word where nobody may ask again;
     /// elsewhere the next call with the key can still fetch a whole one.
     pub(super) fn ending(&self) -> Ending {
-        if let Fact::Cut { status } = self.fact
-            && self.repeat == Repeat::Unsafe
-            && let Some(verdict) = self.verdict(status)
-        {
-            return Ending::Executed(verdict);
+        match self.cut_word() {
+            Some(verdict) if self.repeat == Repeat::Unsafe => Ending::Executed(verdict),
+            Some(_) | None => self.without_answer(),
         }
-        self.without_answer()
+    }
+
+    /// What the head of a cut answer says by itself.
+    fn cut_word(&self) -> Option<Verdict> {
+        match self.fact {
+            Fact::Cut { status } => self.verdict(status),
+            Fact::Ruled { meaning, cut: true, .. } => self.ruled(meaning),
+            Fact::NotSent { .. }
+            | Fact::TurnedAway
+            | Fact::Silent(_)
+            | Fact::Garbled
+            | Fact::Throttled
+            | Fact::Refused { .. }
+            | Fact::Misdirected
+            | Fact::Unreached { .. }
+            | Fact::Overloaded { .. }
+            | Fact::ServerFailed { .. }
+            | Fact::GatewayFailed { .. }
+            | Fact::Denied { .. }
+            | Fact::Final { .. }
+            | Fact::Ruled { cut: false, .. } => None,
+        }
     }
 
     fn without_answer(&self) -> Ending {

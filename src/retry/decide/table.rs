@@ -1,6 +1,7 @@
 //! The contract's table "which failures may be repeated", as far as it says whether and how often.
 
 use crate::operation::admission::Repeat;
+use crate::operation::meaning::Meaning;
 use crate::operation::outcome::Fact;
 
 /// How often a fact lets a run go on.
@@ -43,5 +44,16 @@ pub(super) fn again(fact: &Fact, repeat: Repeat) -> Again {
             | Fact::GatewayFailed { .. },
             Unsafe,
         ) => Again::Never,
+        (Fact::Ruled { meaning, .. }, repeat) => as_ruled(*meaning, repeat),
+    }
+}
+
+/// A last word that is whole has ended the run before this is asked.
+fn as_ruled(meaning: Meaning, repeat: Repeat) -> Again {
+    use Repeat::{Harmless, Unsafe, WithKey};
+    match (meaning, repeat) {
+        (Meaning::Throttled | Meaning::NotExecuted, Harmless | WithKey | Unsafe) => Again::Always,
+        (Meaning::Busy | Meaning::Unknown | Meaning::Executed | Meaning::Failed, Harmless | WithKey) => Again::Always,
+        (Meaning::Busy | Meaning::Unknown | Meaning::Executed | Meaning::Failed, Unsafe) => Again::Never,
     }
 }

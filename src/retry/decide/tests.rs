@@ -9,6 +9,8 @@ use crate::operation::transition::Verdict;
 use crate::retry::budget::Budget;
 
 mod acceptance;
+mod reports;
+mod ruled;
 
 const REPEATS: [Repeat; 3] = [Repeat::Harmless, Repeat::WithKey, Repeat::Unsafe];
 const REFUSED: Outcome = Outcome::NotSent { cause: Cause::Connect, reused_connection: false };
@@ -36,6 +38,7 @@ fn first(outcome: Outcome, repeat: Repeat) -> Situation {
         deletes: false,
         may_have_run: false,
         vetoed: false,
+        promoted: false,
         replayable: true,
         hint: None,
         may_park: false,

@@ -18,7 +18,7 @@ fn headers(lines: &[(&str, &[u8])]) -> HeaderMap {
 
 /// Milliseconds asked for by these lines.
 fn asked(lines: &[(&str, &[u8])]) -> Option<u64> {
-    hint(&headers(lines), NOW).map(|Hint(wait)| u64::try_from(wait.as_millis()).unwrap())
+    stated(&headers(lines), NOW).hint().map(|Hint(wait)| u64::try_from(wait.as_millis()).unwrap())
 }
 
 fn retry_after(value: &str) -> Option<u64> {
@@ -178,6 +178,45 @@ fn row_30_an_explicit_no_is_a_no() {
 }
 
 #[test]
+fn an_explicit_yes_is_a_yes_unless_a_no_stands_beside_it() {
+    assert!(promotes(&headers(&[("x-should-retry", b"TRUE ")])));
+    assert!(promotes(&headers(&[("stripe-should-retry", b"true")])));
+    for value in [&b"false"[..], b"", b"1", b"\xff"] {
+        assert!(!promotes(&headers(&[("x-should-retry", value)])));
+    }
+    assert!(!promotes(&headers(&[("x-should-retry", b"true"), ("stripe-should-retry", b"false")])));
+}
+
+#[test]
+fn the_finer_fields_of_clouds_are_read_as_well() {
+    assert_eq!(asked(&[("x-ms-retry-after-ms", b"1500"), ("retry-after", b"9")]), Some(1500));
+    assert_eq!(asked(&[("x-amz-retry-after", b"250"), ("retry-after-ms", b"700")]), Some(700));
+}
+
+#[test]
+fn what_is_no_wait_is_told_whether_or_not_another_is() {
+    let invalid = |lines: &[(&str, &[u8])]| stated(&headers(lines), NOW).invalid;
+    for lines in [
+        &[("retry-after", &b"-1"[..])][..],
+        &[("retry-after", b"5, soon")],
+        &[("retry-after", b"\xff"), ("retry-after", b"1")],
+        &[("retry-after-ms", b"nan"), ("retry-after", b"1")],
+        &[("retry-after", b"")],
+    ] {
+        assert!(invalid(lines), "{lines:?}");
+    }
+    let fine: [&[(&str, &[u8])]; 4] = [
+        &[],
+        &[("retry-after", b"0")],
+        &[("retry-after-ms", b"5")],
+        &[("retry-after", b"Sun, 06 Nov 1994 08:49:37 GMT")],
+    ];
+    for lines in fine {
+        assert!(!invalid(lines), "{lines:?}");
+    }
+}
+
+#[test]
 fn row_48_what_we_tell_clients_is_a_whole_second_at_least() {
     for (wait, expected) in [(0, 1), (1, 1), (999, 1), (1000, 1), (1001, 2), (60_000, 60)] {
         assert_eq!(seconds_for(Duration::from_millis(wait)), expected, "{wait} ms");
@@ -190,18 +229,18 @@ proptest! {
     fn no_bytes_break_it(lines in prop::collection::vec((0..4_usize, any::<Vec<u8>>()), 0..5), now: u64) {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
-            let name = [RETRY_AFTER, RETRY_AFTER_MS, DATE, AGE][name].clone();
+            let name = [RETRY_AFTER, FINE[0].clone(), DATE, AGE][name].clone();
             if let Ok(value) = HeaderValue::from_bytes(&value) {
                 headers.append(name, value);
             }
         }
-        hint(&headers, Timestamp(now));
-        vetoes(&headers);
+        stated(&headers, Timestamp(now));
+        prop_assert!(!(vetoes(&headers) && promotes(&headers)));
     }
 
     #[test]
     fn no_text_near_a_hint_breaks_it(value in "[-+0-9.,: eE]{0,40}(Sun, )?[0-9]{0,30}", now: u64) {
-        hint(&headers(&[("retry-after", value.as_bytes())]), Timestamp(now));
+        stated(&headers(&[("retry-after", value.as_bytes())]), Timestamp(now));
     }
 
     #[test]

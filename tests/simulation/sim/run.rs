@@ -332,6 +332,7 @@ impl World {
             deletes: false,
             may_have_run: operation.may_have_run,
             vetoed: false,
+            promoted: false,
             replayable: true,
             hint: attempted.hint,
             may_park: false,

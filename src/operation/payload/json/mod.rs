@@ -39,13 +39,29 @@ impl Value<'_> {
     /// The value at `pointer`.
     pub fn at(&self, pointer: &Pointer) -> Option<&Self> {
         pointer.tokens().iter().try_fold(self, |value, token| match value {
-            Value::Object(members) => {
-                let at = members.binary_search_by(|(name, _)| name.as_ref().cmp(token)).ok()?;
-                members.get(at).map(|(_, member)| member)
-            }
+            Value::Object(_) => value.member(token),
             Value::Array(items) => items.get(pointer::index(token)?),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
         })
+    }
+
+    /// The member of that name, if it is an object.
+    pub fn member(&self, name: &str) -> Option<&Self> {
+        match self {
+            Value::Object(members) => {
+                let at = members.binary_search_by(|(known, _)| known.as_ref().cmp(name)).ok()?;
+                members.get(at).map(|(_, member)| member)
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => None,
+        }
+    }
+
+    /// What it says, if it is a string.
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Value::String(text) => Some(text),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => None,
+        }
     }
 
     /// The canonical text of the whole value.

@@ -5,71 +5,82 @@ use http::header::{HeaderName, HeaderValue};
 
 use super::*;
 use crate::clock::Timestamp;
-use crate::retry::retry_after;
+use crate::operation::meaning::{Meaning, Said, fact};
+use crate::retry::advice::Advice;
+use crate::retry::dialect::Dialect;
 
 /// One answer of the script, and what its headers say.
-struct Reply {
-    outcome: Outcome,
-    headers: Vec<(&'static str, &'static str)>,
+pub(super) struct Reply {
+    pub(super) outcome: Outcome,
+    pub(super) headers: Vec<(&'static str, &'static str)>,
+    pub(super) said: Said,
 }
 
-fn replies(statuses: &[u16]) -> Vec<Reply> {
+pub(super) fn replies(statuses: &[u16]) -> Vec<Reply> {
     statuses.iter().map(|number| answer(*number, &[])).collect()
 }
 
-fn answer(number: u16, headers: &[(&'static str, &'static str)]) -> Reply {
-    Reply { outcome: status(number), headers: headers.to_vec() }
+pub(super) fn answer(number: u16, headers: &[(&'static str, &'static str)]) -> Reply {
+    Reply { outcome: status(number), headers: headers.to_vec(), said: Said::Nothing }
 }
 
-fn broken(outcome: Outcome) -> Reply {
-    Reply { outcome, headers: Vec::new() }
+pub(super) fn broken(outcome: Outcome) -> Reply {
+    Reply { outcome, headers: Vec::new(), said: Said::Nothing }
 }
 
 /// What a run came to.
 #[derive(Debug)]
-struct Course {
-    waits: Vec<f64>,
-    ending: Ending,
-    stop: Option<Stop>,
+pub(super) struct Course {
+    pub(super) waits: Vec<f64>,
+    pub(super) ending: Ending,
+    pub(super) stop: Option<Stop>,
     /// The last answer, which the client gets.
-    last: u16,
+    pub(super) last: u16,
 }
 
 impl Course {
-    fn attempts(&self) -> usize {
+    pub(super) fn attempts(&self) -> usize {
         self.waits.len() + 1
     }
 }
 
 /// Who calls, and under which rules.
 #[derive(Clone, Copy)]
-struct Call {
-    repeat: Repeat,
-    policy: RetryPolicy,
-    deletes: bool,
-    replayable: bool,
-    seed: u64,
+pub(super) struct Call {
+    pub(super) repeat: Repeat,
+    pub(super) policy: RetryPolicy,
+    pub(super) deletes: bool,
+    pub(super) replayable: bool,
+    pub(super) seed: u64,
+    pub(super) dialect: Dialect,
 }
 
-fn get() -> Call {
-    Call { repeat: Repeat::Harmless, policy: policy(), deletes: false, replayable: true, seed: 1 }
+pub(super) fn get() -> Call {
+    Call {
+        repeat: Repeat::Harmless,
+        policy: policy(),
+        deletes: false,
+        replayable: true,
+        seed: 1,
+        dialect: Dialect::Generic,
+    }
 }
 
-fn post() -> Call {
+pub(super) fn post() -> Call {
     Call { repeat: Repeat::Unsafe, ..get() }
 }
 
-fn keyed_post() -> Call {
+pub(super) fn keyed_post() -> Call {
     Call { repeat: Repeat::WithKey, ..get() }
 }
 
 impl Call {
-    fn within(self, deadline: Duration) -> Self {
+    pub(super) fn within(self, deadline: Duration) -> Self {
         Self { policy: RetryPolicy { deadline, ..self.policy }, ..self }
     }
 
     /// Plays the script; its last line repeats for ever. A silent upstream costs the attempt timeout, all else no time.
-    fn play(self, script: &[Reply]) -> Course {
+    pub(super) fn play(self, script: &[Reply]) -> Course {
         let mut rng = StdRng::seed_from_u64(self.seed);
         let (mut left, mut run, mut may_have_run) = (self.policy.deadline, Run::default(), false);
         let mut waits = Vec::new();
@@ -80,13 +91,16 @@ impl Call {
             if reply.outcome == TIMEOUT {
                 left = left.saturating_sub(self.policy.attempt_timeout);
             }
-            let headers = header_map(&reply.headers);
+            let (headers, fact) = (header_map(&reply.headers), fact(&reply.outcome, reply.said));
+            let advice = Advice::of(self.dialect, &fact, &headers, None, Timestamp(1_767_225_600_000));
             let situation = Situation {
                 deletes: self.deletes,
                 may_have_run,
-                vetoed: retry_after::vetoes(&headers),
+                fact,
+                vetoed: advice.vetoed,
+                promoted: advice.promoted,
                 replayable: self.replayable,
-                hint: retry_after::hint(&headers, Timestamp(1_767_225_600_000)),
+                hint: advice.hint,
                 left,
                 run,
                 ..first(reply.outcome, self.repeat)
@@ -122,7 +136,7 @@ fn last(outcome: Outcome) -> u16 {
 
 /// Asserts attempts and the bounds of each wait in seconds.
 #[track_caller]
-fn assert_waits(course: &Course, bounds: &[(f64, f64)]) {
+pub(super) fn assert_waits(course: &Course, bounds: &[(f64, f64)]) {
     assert_eq!(course.waits.len(), bounds.len(), "{course:?}");
     for (wait, (least, most)) in course.waits.iter().zip(bounds) {
         assert!(wait >= least && wait <= most, "{course:?}");
@@ -249,6 +263,29 @@ fn row_24_a_keyed_post_is_sent_again_after_silence() {
 fn row_25_in_progress_after_silence_is_no_failure() {
     let course = keyed_post().play(&[broken(TIMEOUT), answer(409, &[])]);
     assert_eq!((course.attempts(), course.ending), (2, Ending::Unknown(Cause::Status(409))));
+}
+
+#[test]
+fn row_25_in_progress_that_a_rule_knows_is_waited_for() {
+    let busy = Reply { said: Said::Means(Meaning::Busy), ..answer(409, &[("retry-after", "1")]) };
+    let course = keyed_post().play(&[broken(TIMEOUT), busy, answer(201, &[])]);
+    assert_eq!((course.attempts(), course.ending), (3, Ending::Succeeded));
+    assert!(course.waits[1] >= 1.0, "its hint is honoured: {course:?}");
+}
+
+#[test]
+fn row_19_only_the_reset_of_a_limit_that_is_spent_counts() {
+    let throttled = answer(
+        429,
+        &[
+            ("x-ratelimit-remaining-requests", "0"),
+            ("x-ratelimit-reset-requests", "2s"),
+            ("x-ratelimit-remaining-tokens", "900"),
+            ("x-ratelimit-reset-tokens", "6m0s"),
+        ],
+    );
+    let course = Call { dialect: Dialect::OpenAi, ..get() }.play(&[throttled, answer(200, &[])]);
+    assert_waits(&course, &[(2.0, 2.35)]);
 }
 
 #[test]
