@@ -89,6 +89,15 @@ impl Route {
         self.repeat.or(self.upstream.repeat).unwrap_or_else(|| repeat_of(method))
     }
 
+    /// The same for a call that has no key to show to an upstream which honours them: reads do no harm.
+    pub fn repeat_without_key(&self, method: &Method) -> Repeat {
+        match (self.repeat_for(method), effect_of(method)) {
+            (Repeat::WithKey, Effect::Read) => Repeat::Harmless,
+            (Repeat::WithKey, Effect::Write) => Repeat::Unsafe,
+            (repeat @ (Repeat::Harmless | Repeat::Unsafe), _) => repeat,
+        }
+    }
+
     /// Whether a call with this method is guarded: the route's word, else the method's.
     pub fn effect_for(&self, method: &Method) -> Effect {
         self.effect.unwrap_or_else(|| effect_of(method))

@@ -170,7 +170,7 @@ impl Engine {
     }
 }
 
-/// A with-key upstream that gets no key is an unsafe one. A switch that was begun is not begun anew, for nobody knows what
+/// A with-key upstream that gets no key is an unsafe one for all but reads. A switch that was begun is not begun anew, for nobody knows what
 /// the first one opened.
 fn prepare(passage: &mut Passage) -> Option<Progress> {
     let route = passage.route.clone();
@@ -179,7 +179,7 @@ fn prepare(passage: &mut Passage) -> Option<Progress> {
     let key_header = route.key.header_upstream();
     let repeat = match route.repeat_for(&passage.method) {
         _ if passage.headers.contains_key(UPGRADE) => Repeat::Unsafe,
-        Repeat::WithKey if !passage.headers.contains_key(key_header) => Repeat::Unsafe,
+        _ if !passage.headers.contains_key(key_header) => route.repeat_without_key(&passage.method),
         repeat => repeat,
     };
     let uri = passage.target.parse().ok()?;

@@ -291,6 +291,12 @@ async fn an_unguarded_answer_that_breaks_off_while_it_is_looked_at_is_asked_for_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_read_needs_no_key_to_be_asked_again() {
+    let gateway = Gateway::before(vec![answers(503).into()], Setup::WITH_KEY);
+    assert_eq!(pass(&gateway).await.0, 201);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_in_pieces_is_put_together_to_be_looked_at() {
     let (pieces, script) = unbounded_channel();
     let gateway = Gateway::before(vec![Act::Streams(script)], with(Setup::HARMLESS, NOT_OK));
