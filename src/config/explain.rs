@@ -44,7 +44,7 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// A variable or an argument replaces a value in place: it is then the origin, whatever the layer. What it merely names
+    /// A variable or an argument replaces a value in place: it is then the origin, whatever the layer. What it only names,
     /// it does not say itself.
     pub(super) fn at(&self, place: &Place) -> Self {
         if let Self::Preset(_) | Self::Dialect(_) = self {

@@ -359,9 +359,13 @@ impl Attempted {
 
     /// Without its connection: the answer stays if it is short, for the case that no further attempt is made.
     pub async fn put_aside(self) -> Self {
-        let Some(UpstreamAnswer { head, body: AnswerBody::Unread(body) }) = self.answer else { return self };
-        let body = body.put_aside().await.map(AnswerBody::Whole);
-        Self { answer: body.map(|body| UpstreamAnswer { head, body }), ..self }
+        let Some(UpstreamAnswer { head, body }) = self.answer else { return self };
+        let body = match body {
+            AnswerBody::Unread(body) => body.put_aside().await,
+            AnswerBody::Whole(body) => Some(body).filter(|body| body.len() <= KEPT),
+            AnswerBody::Long(_) => None,
+        };
+        Self { answer: body.map(|body| UpstreamAnswer { head, body: AnswerBody::Whole(body) }), ..self }
     }
 
     /// What there is to tell of it where it is the last one.

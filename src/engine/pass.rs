@@ -170,8 +170,8 @@ impl Engine {
     }
 }
 
-/// A with-key upstream that gets no key is an unsafe one for all but reads. A switch that was begun is not begun anew, for nobody knows what
-/// the first one opened.
+/// A with-key upstream that gets no key is an unsafe one for all but reads. A switch that was begun is not begun anew,
+/// for nobody knows what the first one opened.
 fn prepare(passage: &mut Passage) -> Option<Progress> {
     let route = passage.route.clone();
     let own = route_lines(&passage.headers, &route, passage.key.as_deref())?;

@@ -148,6 +148,7 @@ impl<'a> Run<'a> {
                 }
                 Decision::Retry { wait, ended, new_connection, run, parked: false } => {
                     let last = attempted.put_aside().await;
+                    self.room.give_back();
                     (self.new_connection, self.tries) = (new_connection, run);
                     if let Err(error) = self.pause(wait, ended).await {
                         return Box::pin(self.broken_off(error, ended, caller)).await;
@@ -207,9 +208,8 @@ impl<'a> Run<'a> {
         self.outgoing.whom(&self.route.upstream)
     }
 
-    /// Decides by the head of an answer, unless more is asked for; one that ends the run is read, and if its body is cut,
-    /// or its trailers say
-    /// something else, weighed again.
+    /// Decides by the head of an answer, unless a rule asks for more; one that ends the run is read, and if its body is
+    /// cut, or its trailers say something else, weighed again.
     async fn weigh(&mut self, attempted: Attempted) -> (Attempted, Decision) {
         let attempted = if attempted.judgement.wants_body { self.read(attempted).await } else { attempted };
         self.lane.counters.note(&attempted.judgement);

@@ -21,7 +21,7 @@ use super::pool::Pool;
 const DISCARD_LIMIT: u64 = 64 * 1024;
 
 /// Bytes of one that may still be told, if nothing comes after it.
-const KEPT: usize = 8 * 1024;
+pub const KEPT: usize = 8 * 1024;
 
 /// How long we wait for the rest of an unwanted body.
 const DISCARD_WAIT: Duration = Duration::from_millis(100);
