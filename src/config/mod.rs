@@ -60,8 +60,8 @@ pub use self::identity::{IdentityChanges, ON_CHANGED_PAYLOAD};
 pub use self::load::UpstreamMode;
 pub use self::route::{Route, RouteMatch, RouteTable};
 pub use self::rules::{
-    ClientKey, Compare, DuplicateWindow, Effect, Forward, Ignored, InFlight, Ingredient, KeyFormat, KeyMode, KeyRules,
-    OnChangedPayload, OnLargeBody, OnStoreDown, PayloadRules, RateLimit,
+    ClientKey, Compare, Concurrency, DuplicateWindow, Effect, Forward, Ignored, InFlight, Ingredient, KeyFormat,
+    KeyMode, KeyRules, OnChangedPayload, OnLargeBody, OnStoreDown, PayloadRules, RateLimit,
 };
 pub use self::server_tls::{CertificateError, ServerTls};
 pub use self::target::upstream_target;

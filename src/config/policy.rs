@@ -86,6 +86,8 @@ pub(super) struct BudgetPolicy {
 pub(super) struct LimitPolicy {
     pub(super) rate: Setting<(NonZeroU32, Duration)>,
     pub(super) burst: Setting<NonZeroU32>,
+    pub(super) concurrency: Setting<u32>,
+    pub(super) queue: Setting<u32>,
 }
 
 #[derive(Default)]
@@ -197,7 +199,12 @@ impl BudgetPolicy {
 impl LimitPolicy {
     fn read(reader: &mut Reader<'_>, parent: &Section<'_>) -> Self {
         let section = &reader.child(parent, "limit", &schema::LIMIT);
-        Self { rate: reader.text(section, "rate", units::rate), burst: reader.number(section, "burst", burst) }
+        Self {
+            rate: reader.text(section, "rate", units::rate),
+            burst: reader.number(section, "burst", burst),
+            concurrency: reader.number(section, "concurrency", |number| within(number, 1, 1_000_000)),
+            queue: reader.number(section, "queue", |number| within(number, 0, 1_000_000)),
+        }
     }
 }
 

@@ -17,9 +17,9 @@ use super::policy::Policy;
 use super::reader::{Reader, Section, Stated};
 use super::services::{RECEIPTS, Service, TOMBSTONES};
 use super::{
-    Callers, ClientKey, Compare, DuplicateWindow, Forward, InFlight, Ingredient, KeyFormat, KeyMode, KeyRules,
-    OnChangedPayload, OnLargeBody, OnStoreDown, PayloadRules, RateLimit, Route, RouteMatch, RouteTable, Upstream,
-    check, grammar, identity, schema,
+    Callers, ClientKey, Compare, Concurrency, DuplicateWindow, Forward, InFlight, Ingredient, KeyFormat, KeyMode,
+    KeyRules, OnChangedPayload, OnLargeBody, OnStoreDown, PayloadRules, RateLimit, Route, RouteMatch, RouteTable,
+    Upstream, check, grammar, identity, schema,
 };
 
 const MIB: u64 = 1 << 20;
@@ -187,6 +187,10 @@ impl<'f> Entry<'f> {
             payload: payload_rules(layers),
             retry: retry_policy(layers, errors),
             limit: self.rate_limit(layers, errors),
+            concurrency: Concurrency {
+                most: layers.pick("limit.concurrency", 128, |policy| &policy.limit.concurrency),
+                queue: layers.pick("limit.queue", 0, |policy| &policy.limit.queue),
+            },
             breaker: breaker_policy(layers, errors),
             classify: Rules(layers.collect("classify", |policy| &policy.classify)),
             rules: [0; 8],

@@ -7,7 +7,9 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use super::Upstream;
-use super::rules::{DuplicateWindow, Effect, InFlight, KeyRules, OnLargeBody, OnStoreDown, PayloadRules, RateLimit};
+use super::rules::{
+    Concurrency, DuplicateWindow, Effect, InFlight, KeyRules, OnLargeBody, OnStoreDown, PayloadRules, RateLimit,
+};
 use crate::operation::admission::Repeat;
 use crate::operation::meaning::Rules;
 use crate::retry::RetryPolicy;
@@ -41,6 +43,7 @@ pub struct Route {
     pub payload: PayloadRules,
     pub retry: RetryPolicy,
     pub limit: Option<RateLimit>,
+    pub concurrency: Concurrency,
     pub breaker: BreakerPolicy,
     /// `[[routes.classify]]` of all layers, and what the upstream's dialect knows.
     pub classify: Rules,

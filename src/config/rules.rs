@@ -111,7 +111,15 @@ pub struct PayloadRules {
     pub store_request: bool,
 }
 
-/// `[routes.limit]`.
+/// `[routes.limit]`: sends under way at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Concurrency {
+    pub most: u32,
+    /// Calls that may wait for a place.
+    pub queue: u32,
+}
+
+/// `[routes.limit]`: sends in a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
     /// Requests for each `period`.

@@ -174,7 +174,7 @@ pub(super) const BUDGET: Schema =
     Schema { name: "[routes.retry.budget]", keys: &["percent", "per_second"], later: &[] };
 
 pub(super) const LIMIT: Schema =
-    Schema { name: "[routes.limit]", keys: &["rate", "burst"], later: &["concurrency", "queue", "shared"] };
+    Schema { name: "[routes.limit]", keys: &["rate", "burst", "concurrency", "queue"], later: &["shared"] };
 
 pub(super) const BREAKER: Schema = Schema {
     name: "[routes.breaker]",

@@ -5,6 +5,7 @@ use http::{HeaderMap, StatusCode};
 use hyper::ext::ReasonPhrase;
 use tokio::sync::mpsc;
 
+use crate::engine::gates::Place;
 use crate::engine::problem::{Code, Problem};
 use crate::operation::{KeySource, OperationId};
 use crate::retry::decide::Stop;
@@ -50,6 +51,8 @@ pub enum Body {
     Passed {
         body: ReceivedBody,
         reason: Option<ReasonPhrase>,
+        /// Given back when the body has ended.
+        place: Option<Place>,
     },
     /// Behind a 101: the stream that the upstream's connection has become.
     Switched(Box<Switched>),

@@ -287,6 +287,9 @@ impl Run<'_> {
                     attempted.judgement = judgement.of_body(route, &outcome, &head.headers, body.here(), now);
                 }
                 attempted.outcome = outcome;
+                if matches!(body, AnswerBody::Whole(_)) {
+                    self.permit = None;
+                }
                 attempted.answer = Some(UpstreamAnswer { head, body });
             }
             Err(Cut { part, failure }) => {

@@ -98,10 +98,11 @@ impl NamedCall {
 
     /// For the first attempt.
     pub(super) fn entrant(&self) -> Entrant {
-        let Call { route, headers, deadline, .. } = &self.call;
+        let Call { route, headers, deadline, scope, .. } = &self.call;
         Entrant {
             repeat: self.repeat(),
             whom: whom(&route.upstream, headers.iter()),
+            scope: scope.clone(),
             deadline: *deadline,
             patience: route.retry.retry_after_max,
             is_new: true,

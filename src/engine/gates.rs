@@ -6,6 +6,7 @@ mod circuit;
 pub mod command;
 mod entry;
 mod pausing;
+mod places;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,10 +27,15 @@ use crate::retry::decide::{Decision, Situation, Stop, decide};
 use circuit::{Circuit, CircuitSnapshot};
 pub(super) use entry::{Came, Entrant, Refused, whom};
 use pausing::{Canary, PauseSnapshot, Pausing};
+pub use places::Place;
+use places::Places;
 
-/// The gates of all upstreams, by their names.
+/// The gates of all upstreams and routes, by their names.
 #[derive(Default)]
-pub struct Gates(Mutex<BTreeMap<String, Arc<Upstream>>>);
+pub struct Gates {
+    upstreams: Mutex<BTreeMap<String, Arc<Upstream>>>,
+    routes: Mutex<BTreeMap<String, Arc<Places>>>,
+}
 
 /// What all routes to one upstream share.
 struct Upstream {
@@ -50,6 +56,8 @@ pub struct Gate {
     upstream: Arc<Upstream>,
     /// `None` where nothing opens it.
     circuit: Option<Arc<Circuit>>,
+    /// Of the route itself.
+    places: Arc<Places>,
 }
 
 /// Leave for one attempt. A drop without a report says nothing about the upstream.
@@ -58,6 +66,8 @@ pub struct Permit {
     circuit: Option<(Arc<Circuit>, Ticket)>,
     /// Of the pauses that this attempt ends, if all goes well.
     canaries: Vec<Canary>,
+    /// Until the body of the answer has ended.
+    place: Option<Place>,
     since: Instant,
 }
 
@@ -65,18 +75,30 @@ impl Gates {
     /// The gate of a route. Those to one upstream share what they can.
     pub fn of(&self, route: &Route) -> Gate {
         let name = &route.upstream.name;
-        let upstream =
-            Arc::clone(locked(&self.0).entry(name.clone()).or_insert_with(|| Arc::new(Upstream::new(&route.upstream))));
-        Gate { circuit: upstream.circuit(&route.breaker), upstream }
+        let upstream = Arc::clone(
+            locked(&self.upstreams).entry(name.clone()).or_insert_with(|| Arc::new(Upstream::new(&route.upstream))),
+        );
+        let places = || Arc::new(Places::new(route.concurrency));
+        let places = Arc::clone(locked(&self.routes).entry(route.name.clone()).or_insert_with(places));
+        Gate { circuit: upstream.circuit(&route.breaker), upstream, places }
     }
 
     fn all(&self) -> Vec<Arc<Pausing>> {
-        locked(&self.0).values().map(|upstream| Arc::clone(&upstream.pausing)).collect()
+        locked(&self.upstreams).values().map(|upstream| Arc::clone(&upstream.pausing)).collect()
+    }
+
+    /// How many calls of each route are at its upstream, how many wait for that, and how many were refused.
+    pub fn places(&self) -> BTreeMap<String, PlacesSnapshot> {
+        let of = |places: &Arc<Places>| {
+            let (under_way, queued) = places.counts();
+            PlacesSnapshot { under_way, queued, refused: places.refused.get() }
+        };
+        locked(&self.routes).iter().map(|(name, places)| (name.clone(), of(places))).collect()
     }
 
     /// All of them as they stand now.
     pub fn snapshot(&self) -> BTreeMap<String, GateSnapshot> {
-        locked(&self.0).iter().map(|(name, upstream)| (name.clone(), upstream.snapshot())).collect()
+        locked(&self.upstreams).iter().map(|(name, upstream)| (name.clone(), upstream.snapshot())).collect()
     }
 }
 
@@ -121,7 +143,12 @@ impl Upstream {
 impl Gate {
     /// Leave for an attempt where nothing holds it back.
     pub fn admit_at_once(&self, repeat: Repeat) -> Option<Permit> {
-        if self.upstream.pausing.has_any() { None } else { self.admit(repeat).ok() }
+        if self.upstream.pausing.has_any() {
+            return None;
+        }
+        let mut permit = self.admit(repeat).ok()?;
+        permit.place = Some(self.places.take_at_once()?);
+        Some(permit)
     }
 
     /// Leave by the breaker, or how long until it is worth asking again.
@@ -130,7 +157,7 @@ impl Gate {
             Some(circuit) => Some((Arc::clone(circuit), circuit.admit(may_probe(repeat))?)),
             None => None,
         };
-        Ok(Permit { circuit, canaries: Vec::new(), since: Instant::now() })
+        Ok(Permit { circuit, canaries: Vec::new(), place: None, since: Instant::now() })
     }
 
     /// Counts an attempt of a run; the first ones are what retries are a share of.
@@ -168,6 +195,11 @@ impl Gate {
 }
 
 impl Permit {
+    /// The place, for as long as the body of the answer is on its way.
+    pub(super) fn take_place(&mut self) -> Option<Place> {
+        self.place.take()
+    }
+
     /// Says what the attempt came to. Only the first report counts.
     fn report(&mut self, fact: &Fact, policy: &RetryPolicy, entropy: &Entropy) {
         let Some((circuit, ticket)) = self.circuit.take() else { return };
@@ -196,6 +228,15 @@ pub struct GateSnapshot {
     pub budget: BudgetSnapshot,
     pub breakers: Vec<CircuitSnapshot>,
     pub pauses: Vec<PauseSnapshot>,
+}
+
+/// The places of a route at one moment.
+#[derive(Debug, Serialize)]
+pub struct PlacesSnapshot {
+    pub under_way: u32,
+    pub queued: usize,
+    /// Since the start.
+    pub refused: u64,
 }
 
 /// Of the last five seconds, but for what was refused: that is counted since the start.

@@ -174,6 +174,7 @@ impl Engine {
             key: identity.upstream_key.clone(),
             unguarded: Some(Unguarded::Store),
             deadline: call.deadline,
+            scope: call.scope,
             route: call.route,
         })
         .await

@@ -14,13 +14,13 @@ use crate::engine::answer::{Answer, Body, Content, Execution, Marks, Unguarded};
 use crate::engine::attempt::{
     ATTEMPT, UNASKED, freshness, from_upstream, insert, is_stream, meant_status, route_lines, tell_what_is_left,
 };
-use crate::engine::gates::{Came, Entrant, Permit, Refused, whom};
+use crate::engine::gates::{Came, Entrant, Permit, Place, Refused, whom};
 use crate::engine::judge::Judgement;
 use crate::engine::problem::{Code, Problem};
 use crate::engine::{Engine, Lane, refusal};
-use crate::operation::Cause;
 use crate::operation::admission::Repeat;
 use crate::operation::outcome::{Fact, Outcome, Silence};
+use crate::operation::{Cause, Scope};
 use crate::retry::decide::{self, Decision, Ending, Situation, Stop};
 use crate::retry::pause::Whom;
 use crate::upstream::{
@@ -34,6 +34,8 @@ const LOOKED_AT: u64 = 64 * 1024;
 /// A request that goes through without a record.
 pub struct Passage {
     pub route: Arc<Route>,
+    /// Who waits for a place, where there is a line.
+    pub scope: Scope,
     pub method: Method,
     /// Path and query as they go upstream.
     pub target: String,
@@ -106,18 +108,20 @@ impl Engine {
                     progress.may_have_run |= ended.may_have_run;
                     progress.tries = run;
                     progress.new_connection = new_connection;
+                    drop(permit);
                     let last = passed.put_aside(&passage.body).await;
                     sleep(wait).await;
                     permit = match self.admit_passage(lane, &passage, &progress).await {
                         Ok(permit) => permit,
                         Err(gate) => {
                             let ending = without_answer(ended.cause, progress.may_have_run);
-                            return finish(&passage, &progress, last, (ending, Some(gate.stop(&passage.route.retry))));
+                            let stop = Some(gate.stop(&passage.route.retry));
+                            return finish(&passage, &progress, last, (ending, stop));
                         }
                     };
                 }
                 Decision::End { ending, stop } => {
-                    return finish(&passage, &progress, passed, (ending, stop));
+                    return finish(&passage, &progress, passed.holding(permit.take_place()), (ending, stop));
                 }
             }
         }
@@ -144,6 +148,7 @@ impl Engine {
         let entrant = Entrant {
             repeat: progress.repeat,
             whom: passage.whom(),
+            scope: passage.scope.clone(),
             deadline: passage.deadline,
             patience: passage.route.retry.retry_after_max,
             is_new: progress.tries.tries == 0,
@@ -292,9 +297,17 @@ impl Passed {
         let (mut head, body) = response.into_parts();
         head.headers = from_upstream(head.version, head.headers);
         let outcome = Outcome::Answer { status: meant_status(head.status, &head.headers) };
-        let body = Body::Passed { body, reason: head.extensions.remove() };
+        let body = Body::Passed { body, reason: head.extensions.remove(), place: None };
         let answer = Some(Response::from_parts(head, body));
         Self { outcome, answer, judgement: Judgement::default(), failure: String::new() }
+    }
+
+    /// The place that its body takes.
+    fn holding(mut self, held: Option<Place>) -> Self {
+        if let Some(Body::Passed { place, .. }) = self.answer.as_mut().map(Response::body_mut) {
+            *place = held;
+        }
+        self
     }
 
     fn not_sent(cause: Cause, reused_connection: bool, failure: impl ToString) -> Self {

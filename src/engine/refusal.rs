@@ -274,6 +274,13 @@ pub(super) fn gate_problem(route: &Route, refused: Refused) -> Problem {
             );
             Problem::new(Code::BreakerOpen, detail).with_retry_after(wait)
         }
+        Refused::Full => {
+            let detail = format!(
+                "Route `{}` has as many calls under way as it may (limit.concurrency); this one was not sent.",
+                route.name
+            );
+            Problem::new(Code::Overloaded, detail).with_retry_after(SOON)
+        }
     }
 }
 

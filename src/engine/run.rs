@@ -132,7 +132,7 @@ impl<'a> Run<'a> {
             return Box::pin(self.give_up(why, Stop::Exhausted, caller)).await;
         }
         if let Err(stop) = self.enter().await {
-            let why = "the gateway that owned the call went away, and the upstream has failed since";
+            let why = "the gateway that owned the call went away, and the upstream takes none now";
             return Box::pin(self.give_up(why, stop, caller)).await;
         }
         loop {
@@ -194,6 +194,7 @@ impl<'a> Run<'a> {
             let entrant = Entrant {
                 repeat: self.rule.repeat,
                 whom: self.whom(),
+                scope: self.owner.operation.identity.scope.clone(),
                 deadline: self.deadline,
                 patience: self.route.retry.retry_after_max,
                 is_new: false,
@@ -250,6 +251,7 @@ impl<'a> Run<'a> {
     /// nothing is said to have been, the record has nothing to learn.
     async fn pause(&mut self, wait: Duration, ended: Ended) -> Result<(), WriteError> {
         let (lease, store) = (self.owner.lease(), self.owner.store().clone());
+        self.permit = None;
         crash_point::reached(Point::BeforeWait);
         if self.owner.operation.state.name() == StateName::Sent {
             let not_before = store.now().after(wait);

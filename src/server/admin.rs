@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::answer::Marks;
-use crate::engine::gates::{GateSnapshot, Gates};
+use crate::engine::gates::{GateSnapshot, Gates, PlacesSnapshot};
 use crate::engine::problem::{Code, Problem};
 use crate::engine::status::{Snapshot, Status};
 use crate::operation::OperationId;
@@ -197,6 +197,7 @@ impl AdminState {
             store: StoreReport { kind: self.config().store.url.kind(), health, space: self.space().await },
             process: self.process().snapshot(),
             upstreams: self.gates().snapshot(),
+            places: self.gates().places(),
         };
         respond::json(StatusCode::OK, &report)
     }
@@ -250,6 +251,8 @@ struct Report {
     #[serde(flatten)]
     process: Snapshot,
     upstreams: BTreeMap<String, GateSnapshot>,
+    /// By route.
+    places: BTreeMap<String, PlacesSnapshot>,
 }
 
 #[derive(Serialize)]

@@ -290,7 +290,11 @@ impl From<answer::Body> for ResponseBody {
         match body {
             answer::Body::Whole(bytes) => bytes.into(),
             answer::Body::Live(pieces) => Self::Live(pieces),
-            answer::Body::Passed { body, .. } => Self::stream(body),
+            answer::Body::Passed { body, place, .. } => Self::stream(body.map_err(move |error| {
+                // The body has it until it is gone.
+                let _held = &place;
+                error
+            })),
             answer::Body::Switched(stream) => Self::Switched(stream),
         }
     }

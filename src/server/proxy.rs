@@ -189,6 +189,7 @@ impl Proxy {
             method: head.method.clone(),
             headers: head.headers,
             unguarded,
+            scope: caller.scope,
             route,
         };
         let answer = self.engine.unguarded(passage).await;

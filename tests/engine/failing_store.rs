@@ -206,8 +206,7 @@ async fn a_lease_that_cannot_be_renewed_for_a_while_is_renewed_later() {
 /// A rate has the store asked before the claim does.
 #[tokio::test(start_paused = true)]
 async fn a_route_with_a_rate_waits_for_its_store_no_longer_than_others() {
-    let retry = "max_attempts = 5\n[routes.limit]\nrate = \"5/s\"";
-    let gateway = Gateway::before(vec![], Setup { retry, ..Setup::UNSAFE });
+    let gateway = Gateway::before(vec![], Setup { limit: "rate = \"5/s\"", ..Setup::UNSAFE });
     gateway.store.goes_away();
     let told = gateway.call("k").await;
     assert_eq!((told.problem(), told.at), ((503, Some(Code::StoreUnavailable)), TIMEOUT));

@@ -150,3 +150,38 @@ async fn callers_in_a_hurry_do_not_shut_an_upstream_for_all() {
     }
     assert_eq!(gateway.upstream.seen().len(), 10);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_route_has_so_many_calls_under_way_and_refuses_the_rest_at_once() {
+    let setup = Setup { limit: "concurrency = 5", ..Setup::UNSAFE };
+    let mut script = vec![answers(200).into()];
+    script.extend(always(5, || answers(201).after(secs(1)).into()));
+    let gateway = Gateway::before(script, setup);
+    assert_eq!(gateway.call("paid").await.status, 200);
+    let crowd = {
+        let gateway = gateway.clone();
+        tokio::spawn(async move { crowd(&gateway, 20).await })
+    };
+    gateway.upstream.has_seen(6).await;
+    assert_eq!(gateway.call("paid").await.says(), (200, "says 200", true), "a receipt waits for nobody");
+    assert_eq!(gateway.call("k-0").await.says(), (201, "says 201", true), "and so does who joins a call");
+    let told = crowd.await.unwrap();
+    let refused: Vec<_> = told.iter().filter(|told| told.problem() == (503, Some(Code::Overloaded))).collect();
+    assert_eq!((refused.len(), told.iter().filter(|told| told.status == 201).count()), (15, 5));
+    assert!(refused.iter().all(|told| told.at < ms(10) && told.retry_after == Some(secs(1))));
+    assert_eq!(gateway.upstream.seen().len(), 6);
+    assert!(gateway.kept("k-19").await.is_none());
+    assert_eq!(gateway.call("k-19").await.status, 201, "the places are free again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stands_in_line_is_served_and_who_waits_for_a_retry_holds_no_place() {
+    let setup = Setup { limit: "concurrency = 1\nqueue = 10", ..Setup::HARMLESS };
+    let script = vec![answers(503).with("retry-after-ms", "0").after(ms(100)).into()];
+    let gateway = Gateway::before(script, Setup { retry: "base_interval = \"20s\"", ..setup });
+    let first = gateway.caller(Ask::keyed("first"));
+    gateway.upstream.has_seen(1).await;
+    let told = crowd(&gateway, 9).await;
+    assert!(told.iter().all(|told| told.status == 201 && told.at < ms(150)), "{told:?}");
+    assert_eq!(first.await.unwrap().status, 201);
+}

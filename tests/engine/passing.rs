@@ -11,6 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use oncegate::engine::Engine;
 use oncegate::engine::answer::{Answer, Content};
 use oncegate::engine::pass::Passage;
+use oncegate::operation::Scope;
 use oncegate::upstream::{ConnectError, Connector, Endpoint, SendBody, Wire};
 use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -40,6 +41,7 @@ impl Body for Upload {
 fn passage(engine: &Engine, body: SendBody) -> Passage {
     Passage {
         route: Arc::clone(&engine.shared().config.routes.0[0]),
+        scope: Scope::none(),
         method: Method::PUT,
         target: "/v1/files/1".to_owned(),
         headers: HeaderMap::new(),
@@ -127,4 +129,18 @@ async fn an_upload_that_is_sent_again_over_http2_is_whole() {
 
     assert_eq!(told.recv().await.unwrap(), b"all of it!");
     assert_eq!(status(&call.await.unwrap()), 201);
+}
+
+/// The place of a call is taken until the last byte of its answer.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_still_read_takes_a_place() {
+    let setup = Setup { limit: "concurrency = 1", ..Setup::HARMLESS };
+    let gateway = Gateway::before(vec![], setup);
+    let engine = Arc::clone(&gateway.engine);
+    let call = async || engine.unguarded(passage(&engine, SendBody::Full(Bytes::new()))).await;
+    let reading = call().await;
+    assert_eq!(status(&reading), 201);
+    assert_eq!(status(&call().await), 503);
+    drop(reading);
+    assert_eq!(status(&call().await), 201);
 }

@@ -48,7 +48,7 @@ fn origins_of_the_weaker_layers() {
     assert_eq!(line(&config, "repeat"), "repeat with-key upstream main");
     assert_eq!(line(&config, "in_flight "), "in_flight reject defaults");
     assert_eq!(line(&config, "effect"), "effect by method built-in");
-    assert_eq!(line(&config, "limit"), "");
+    assert_eq!(line(&config, "limit.rate"), "");
 }
 
 #[test]

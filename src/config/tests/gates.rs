@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::describing::line;
 use super::*;
+use crate::config::Concurrency;
 use crate::retry::breaker::{BreakerPolicy, FailureRate};
 use crate::retry::budget::Budget;
 
@@ -32,6 +33,13 @@ fn a_breaker_is_built_in_and_a_rate_only_where_it_is_stated() {
 }
 
 #[test]
+fn a_bound_on_calls_under_way_is_built_in() {
+    assert_eq!(route("").concurrency, Concurrency { most: 128, queue: 0 });
+    assert_eq!(route("limit = { concurrency = 7, queue = 3 }").concurrency, Concurrency { most: 7, queue: 3 });
+    assert_eq!(line(&config(LEAST), "limit.concurrency"), "limit.concurrency 128 built-in");
+}
+
+#[test]
 fn a_gate_that_cannot_be_is_refused() {
     for (lines, message) in [
         ("retry.budget = 3", "gateway.toml:8:16: routes.retry.budget = 3: a table"),
@@ -56,6 +64,8 @@ fn a_gate_that_cannot_be_is_refused() {
             "breaker.failure_percent = 101",
             "gateway.toml:8:27: routes.breaker.failure_percent = 101: a whole number from 1 to 100",
         ),
+        ("limit.concurrency = 0", "gateway.toml:8:21: routes.limit.concurrency = 0: a whole number from 1 to 1000000"),
+        ("limit.queue = -1", "gateway.toml:8:15: routes.limit.queue = -1: a whole number from 0 to 1000000"),
         ("breaker.open_for = \"0s\"", "gateway.toml:8:20: routes.breaker.open_for = \"0s\": longer than zero"),
         (
             "breaker.window = \"30s\"",

@@ -41,7 +41,7 @@ pub struct PauseRow {
 impl Gates {
     /// Every pause of this gateway.
     pub fn pauses(&self) -> Vec<PauseRow> {
-        let upstreams = locked(&self.0);
+        let upstreams = locked(&self.upstreams);
         let rows = upstreams.iter().flat_map(|(name, upstream)| {
             let pauses = upstream.pausing.snapshot().into_iter();
             pauses.map(|pause| PauseRow { upstream: name.clone(), pause })
@@ -72,6 +72,6 @@ impl Gates {
     }
 
     fn pausing(&self, upstream: &str) -> Option<Arc<Pausing>> {
-        locked(&self.0).get(upstream).map(|upstream| Arc::clone(&upstream.pausing))
+        locked(&self.upstreams).get(upstream).map(|upstream| Arc::clone(&upstream.pausing))
     }
 }

@@ -12,6 +12,7 @@ use super::{Gate, Permit};
 use crate::config;
 use crate::credential::{Lifetime, lifetime};
 use crate::engine::Engine;
+use crate::operation::Scope;
 use crate::operation::admission::Repeat;
 use crate::operation::outcome::Fact;
 use crate::retry::RetryPolicy;
@@ -30,6 +31,7 @@ const SOON: Duration = Duration::from_millis(250);
 pub(in crate::engine) struct Entrant {
     pub repeat: Repeat,
     pub whom: Whom,
+    pub scope: Scope,
     pub deadline: Instant,
     /// No longer pause is waited for.
     pub patience: Duration,
@@ -42,6 +44,8 @@ pub(in crate::engine) struct Entrant {
 pub(in crate::engine) enum Refused {
     Paused(Duration),
     BreakerOpen(Duration),
+    /// No place is free, and none in line for one.
+    Full,
 }
 
 /// What came of an attempt.
@@ -65,12 +69,13 @@ impl Refused {
             Self::Paused(wait) if wait > policy.retry_after_max => Stop::HintTooLong,
             Self::Paused(_) => Stop::Deadline,
             Self::BreakerOpen(_) => Stop::Breaker,
+            Self::Full => Stop::Deadline,
         }
     }
 }
 
 impl Engine {
-    /// Leave for an attempt; waits for the end of a pause where that is soon enough.
+    /// Leave for an attempt; waits for the end of a pause where that is soon enough, and for a place in line.
     pub(in crate::engine) async fn pass_gates(&self, gate: &Gate, entrant: &Entrant) -> Result<Permit, Refused> {
         let mut canaries = Vec::new();
         if gate.upstream.pausing.has_any() {
@@ -82,6 +87,8 @@ impl Engine {
         let admitted = gate.admit(entrant.repeat).inspect_err(|_| gate.count_refused());
         let mut permit = admitted.map_err(Refused::BreakerOpen)?;
         permit.canaries = canaries;
+        let place = gate.places.take(&entrant.scope, entrant.is_new, entrant.deadline).await;
+        permit.place = Some(place.ok_or(Refused::Full)?);
         Ok(permit)
     }
 

@@ -293,7 +293,8 @@ pub(super) const OVERLOADED: Entry = Entry {
     also: "",
     title: "The gateway is at its limit",
     advice: "Wait as Retry-After says and send the same call again; nothing was sent.",
-    explanation: "The bodies that the gateway holds in memory are at their limit (server.buffers). Nothing was sent and \
+    explanation: "The bodies that the gateway holds in memory are at their limit (server.buffers), or the route has as \
+                  many calls under way as it may (limit.concurrency, and limit.queue in line). Nothing was sent and \
                   nothing was stored.",
     retryable: true,
     look_up: false,

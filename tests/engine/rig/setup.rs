@@ -19,6 +19,7 @@ pub struct Setup {
     pub budget: &'static str,
     /// None, likewise.
     pub breaker: &'static str,
+    pub limit: &'static str,
 }
 
 impl Setup {
@@ -38,11 +39,12 @@ impl Setup {
             retry: "",
             budget: "{ percent = 100, per_second = 10000 }",
             breaker: "consecutive_failures = 0",
+            limit: "concurrency = 100000",
         }
     }
 
     pub fn config(&self) -> Arc<Config> {
-        let Self { repeat, lease, store, url, upstream, route, key, retry, budget, breaker } = self;
+        let Self { repeat, lease, store, url, upstream, route, key, retry, budget, breaker, limit } = self;
         let text = format!(
             r#"
             [store]
@@ -65,6 +67,8 @@ impl Setup {
             {retry}
             [routes.breaker]
             {breaker}
+            [routes.limit]
+            {limit}
             "#
         );
         Arc::new(

@@ -1,0 +1,238 @@
+//! How many calls of one route may be at their upstream at once, and who is next.
+//!
+//! A place is held until the body of the answer has ended, and not through the wait before a retry. Whoever has begun
+//! comes first, for he holds up a key. Of the others each scope has its turn, however many wait in its line.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::oneshot::{self, Receiver, Sender};
+use tokio::time::{Instant, timeout_at};
+
+use super::locked;
+use crate::config::Concurrency;
+use crate::engine::status::Counter;
+use crate::operation::Scope;
+
+/// The places of one route.
+pub(super) struct Places {
+    bounds: Concurrency,
+    state: Mutex<State>,
+    pub(super) refused: Counter,
+}
+
+#[derive(Default)]
+struct State {
+    taken: u32,
+    begun: VecDeque<Sender<Place>>,
+    lines: HashMap<Scope, VecDeque<Sender<Place>>>,
+    /// The scopes with a line, in turn.
+    turns: VecDeque<Scope>,
+}
+
+/// One place. A drop hands it to the next.
+pub struct Place(Option<Arc<Places>>);
+
+impl Places {
+    pub(super) fn new(bounds: Concurrency) -> Self {
+        Self { bounds, state: Mutex::default(), refused: Counter::default() }
+    }
+
+    /// A place if one is free; then nobody waits for it.
+    pub(super) fn take_at_once(self: &Arc<Self>) -> Option<Place> {
+        let mut state = locked(&self.state);
+        (state.taken < self.bounds.most).then(|| {
+            state.taken += 1;
+            Place(Some(Arc::clone(self)))
+        })
+    }
+
+    /// A place, after a wait in line; `None` where the line is full, or the time is over.
+    pub(super) async fn take(self: &Arc<Self>, scope: &Scope, is_new: bool, until: Instant) -> Option<Place> {
+        if let Some(place) = self.take_at_once() {
+            return Some(place);
+        }
+        let in_line = if is_new { self.line_up(scope) } else { Some(self.line_up_first()) };
+        let place = match in_line {
+            Some(turn) => timeout_at(until, turn).await.ok().and_then(Result::ok),
+            None => None,
+        };
+        if place.is_none() {
+            self.refused.add();
+        }
+        place
+    }
+
+    /// How many places are taken, and how many wait.
+    pub(super) fn counts(&self) -> (u32, usize) {
+        let state = locked(&self.state);
+        (state.taken, state.begun.len() + state.waiting())
+    }
+
+    fn line_up_first(&self) -> Receiver<Place> {
+        let (sender, turn) = oneshot::channel();
+        locked(&self.state).begun.push_back(sender);
+        turn
+    }
+
+    fn line_up(&self, scope: &Scope) -> Option<Receiver<Place>> {
+        let mut state = locked(&self.state);
+        if state.waiting() >= self.bounds.queue as usize && !state.make_room(scope) {
+            return None;
+        }
+        let (sender, turn) = oneshot::channel();
+        state.add(scope, sender);
+        Some(turn)
+    }
+
+    /// Who comes next for a place that was given back; without anybody it is free.
+    fn next(&self) -> Option<Sender<Place>> {
+        let mut state = locked(&self.state);
+        let next = state.begun.pop_front().or_else(|| state.next_in_turn());
+        if next.is_none() {
+            state.taken -= 1;
+        }
+        next
+    }
+}
+
+impl State {
+    fn waiting(&self) -> usize {
+        self.lines.values().map(VecDeque::len).sum()
+    }
+
+    fn add(&mut self, scope: &Scope, sender: Sender<Place>) {
+        let line = self.lines.entry(scope.clone()).or_default();
+        if line.is_empty() {
+            self.turns.push_back(scope.clone());
+        }
+        line.push_back(sender);
+    }
+
+    fn next_in_turn(&mut self) -> Option<Sender<Place>> {
+        let scope = self.turns.pop_front()?;
+        let line = self.lines.get_mut(&scope)?;
+        let next = line.pop_front();
+        if line.is_empty() {
+            self.lines.remove(&scope);
+        } else {
+            self.turns.push_back(scope);
+        }
+        next
+    }
+
+    /// Of a full queue those who left go first, then the last one of the longest line, if that is longer than the line of
+    /// the scope that comes.
+    fn make_room(&mut self, scope: &Scope) -> bool {
+        let before = self.waiting();
+        self.lines.values_mut().for_each(|line| line.retain(|sender| !sender.is_closed()));
+        self.lines.retain(|_, line| !line.is_empty());
+        self.turns.retain(|scope| self.lines.contains_key(scope));
+        if self.waiting() < before {
+            return true;
+        }
+        let own = self.lines.get(scope).map_or(0, VecDeque::len);
+        let length = |scope: &&Scope| self.lines.get(*scope).map_or(0, VecDeque::len);
+        let longest = self.turns.iter().max_by_key(length).cloned();
+        let line = longest.and_then(|scope| self.lines.get_mut(&scope));
+        line.filter(|line| line.len() > own + 1).is_some_and(|line| line.pop_back().is_some())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(places) = self.0.take() else { return };
+        while let Some(next) = places.next() {
+            // Whoever left the line does not take it, and it goes on to the next.
+            match next.send(Self(Some(Arc::clone(&places)))) {
+                Ok(()) => return,
+                Err(mut place) => drop(place.0.take()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn places(most: u32, queue: u32) -> Arc<Places> {
+        Arc::new(Places::new(Concurrency { most, queue }))
+    }
+
+    fn scope(name: &str) -> Scope {
+        Scope::named("test", name)
+    }
+
+    /// Callers who wait in this order; each says who he is when he has his place, and gives it back.
+    async fn served(places: &Arc<Places>, callers: &[&'static str]) -> Vec<&'static str> {
+        let (said, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let first = places.take_at_once().unwrap();
+        for name in callers.iter().copied() {
+            let (places, said) = (Arc::clone(places), said.clone());
+            tokio::spawn(async move {
+                let until = Instant::now() + Duration::from_secs(60);
+                if let Some(_place) = places.take(&scope(name), true, until).await {
+                    said.send(name).unwrap();
+                }
+            });
+            tokio::task::yield_now().await;
+        }
+        drop((first, said));
+        let mut order = Vec::new();
+        while let Some(name) = heard.recv().await {
+            order.push(name);
+        }
+        order
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_is_given_back_and_the_bound_holds() {
+        let places = places(2, 0);
+        let (one, two) = (places.take_at_once(), places.take_at_once());
+        assert!(one.is_some() && two.is_some() && places.take_at_once().is_none());
+        assert!(places.take(&Scope::none(), true, Instant::now()).await.is_none());
+        drop(one);
+        assert!(places.take_at_once().is_some());
+        assert_eq!((places.counts(), places.refused.get()), ((1, 0), 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_scope_has_its_turn() {
+        let order = served(&places(1, 9), &["a", "a", "a", "a", "b", "c", "b"]).await;
+        assert_eq!(order, ["a", "b", "c", "a", "b", "a", "a"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_scope_that_fills_the_queue_makes_room_for_another() {
+        let order = served(&places(1, 4), &["a", "a", "a", "a", "a", "b", "b", "b", "c"]).await;
+        assert_eq!(order, ["a", "b", "c", "a"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_begun_comes_first_and_who_left_is_passed_over() {
+        let places = places(1, 1);
+        let held = places.take_at_once().unwrap();
+        let soon = Instant::now() + Duration::from_secs(1);
+        let (new, late) = (scope("new"), scope("late"));
+        assert!(places.take(&new, true, soon).await.is_none(), "the time is over");
+        let waiting = tokio::spawn({
+            let places = Arc::clone(&places);
+            async move { places.take(&late, true, soon + Duration::from_secs(9)).await.map(|_| "new") }
+        });
+        tokio::task::yield_now().await;
+        let begun = tokio::spawn({
+            let places = Arc::clone(&places);
+            async move { places.take(&Scope::none(), false, soon + Duration::from_secs(9)).await }
+        });
+        tokio::task::yield_now().await;
+        drop(held);
+        let place = begun.await.unwrap().unwrap();
+        assert!(!waiting.is_finished());
+        drop(place);
+        assert_eq!(waiting.await.unwrap(), Some("new"));
+        assert_eq!(places.counts(), (0, 0));
+    }
+}
