@@ -165,6 +165,24 @@ async fn a_fleet_shares_a_pause_and_its_canary() {
     watches.iter().for_each(JoinHandle::abort);
 }
 
+/// Its caller takes a receipt that another gateway has made meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_canary_that_sends_nothing_is_followed_at_once() {
+    let gateway = paused(ONCE, vec![answers(201).after(secs(4)).into()]).await;
+    let neighbour = gateway.neighbour();
+    let watch = follow(&gateway);
+    let waiting = callers(&gateway, 3, "k");
+    gateway.at(ms(100)).await;
+    let elsewhere = neighbour.caller(Ask::keyed("k-0"));
+    gateway.upstream.has_seen(2).await;
+    let told = told(waiting).await;
+    assert!(told.iter().all(|told| told.status == 201), "{told:?}");
+    let at = arrivals(&gateway, 2);
+    assert!(at.len() == 2 && at.iter().all(|at| *at >= secs(2) && *at < ms(2500)), "{at:?}");
+    assert_eq!(elsewhere.await.unwrap().status, 201);
+    watch.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pause_holds_here_while_the_store_does_not_hear_of_it() {
     let gateway = Gateway::before(vec![throttle("2")], ONCE);

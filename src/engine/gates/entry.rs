@@ -125,9 +125,18 @@ impl Engine {
 
     /// How long the canary of another gateway has, if there is one. A store that is away leaves each to its own.
     async fn others_canary(&self, canary: &Canary) -> Option<Duration> {
+        let Canary { pausing, whom } = canary;
         let now = self.store.now();
-        let held = self.store.hold_if_over(&canary.pausing.name(canary.whom), now.after(CANARY)).await.ok()??;
-        Some(held.since(now))
+        // Of one that never came to an answer.
+        if pausing.lease(*whom).is_some_and(|until| until > now) {
+            return None;
+        }
+        let until = now.after(CANARY);
+        let held = self.store.hold_if_over(&pausing.name(*whom), until).await.ok()?;
+        if held.is_none() {
+            pausing.leased(*whom, until);
+        }
+        held.map(|held| held.since(now))
     }
 
     /// Tells the gates what came of an attempt, for all who come behind it.

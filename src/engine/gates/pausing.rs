@@ -33,6 +33,8 @@ pub(super) struct Pausing {
 struct Inner {
     pauses: Pauses,
     queues: HashMap<Whom, Arc<Queue>>,
+    /// Until when the canary of this gateway holds the others back.
+    leases: HashMap<Whom, Timestamp>,
 }
 
 /// Who waits for one pause: first come, first served. Only the first one looks at the pause.
@@ -110,6 +112,14 @@ impl Pausing {
         self.wake(whom);
     }
 
+    pub(super) fn lease(&self, whom: Whom) -> Option<Timestamp> {
+        locked(&self.inner).leases.get(&whom).copied()
+    }
+
+    pub(super) fn leased(&self, whom: Whom, until: Timestamp) {
+        locked(&self.inner).leases.insert(whom, until);
+    }
+
     fn give_back(&self, whom: Whom) {
         self.with(|pauses, _| pauses.give_back(whom));
         self.wake(whom);
@@ -123,8 +133,9 @@ impl Pausing {
     /// What the store said when it was asked, at that moment.
     pub(super) fn compare(&self, stored: &[(String, Timestamp)], store: &dyn Store, asked: Duration) {
         let until = |until: Timestamp| asked.saturating_add(until.since(store.now()));
-        let ours = stored.iter().filter_map(|(name, end)| Some((self.whom_of(name)?, until(*end))));
-        let ours: HashMap<Whom, Duration> = ours.collect();
+        let here = stored.iter().filter_map(|(name, end)| Some((self.whom_of(name)?, *end)));
+        let others = here.filter(|(whom, end)| self.lease(*whom) != Some(*end));
+        let ours: HashMap<Whom, Duration> = others.map(|(whom, end)| (whom, until(end))).collect();
         if ours.is_empty() && !self.has_any() {
             return;
         }
@@ -163,6 +174,7 @@ impl Pausing {
         let done = work(&mut inner.pauses, self.now());
         if inner.pauses.is_empty() {
             inner.queues.clear();
+            inner.leases.clear();
         }
         self.has_any.store(!inner.pauses.is_empty(), Ordering::Relaxed);
         done
