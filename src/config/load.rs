@@ -8,7 +8,7 @@ use super::reader::{Reader, Section};
 use super::resolve::{self, Sources};
 use super::text::Environment;
 use super::tree::{self, Node, Place, Table, Value};
-use super::{Config, alerts, overrides, schema, services};
+use super::{Config, StoreUrl, alerts, overrides, schema, services};
 
 /// Their variables are no settings of a file.
 const WITHOUT_A_FILE: [&str; 4] = ["ONCEGATE__UPSTREAM", "ONCEGATE__PRESET", "ONCEGATE__REPEAT", "ONCEGATE__STORE"];
@@ -92,6 +92,7 @@ fn read(reader: &mut Reader<'_>, tree: &Table) -> Config {
     let sources = Sources {
         callers: &callers,
         store: &store_policy,
+        has_fleet: matches!(store.url, StoreUrl::Redis(_)),
         defaults: &defaults,
         policies: &policies,
         services: &services,

@@ -61,7 +61,7 @@ pub use self::load::UpstreamMode;
 pub use self::route::{Route, RouteMatch, RouteTable};
 pub use self::rules::{
     ClientKey, Compare, Concurrency, DuplicateWindow, Effect, Forward, Ignored, InFlight, Ingredient, KeyFormat,
-    KeyMode, KeyRules, OnChangedPayload, OnLargeBody, OnStoreDown, PayloadRules, RateLimit,
+    KeyMode, KeyRules, OnChangedPayload, OnLargeBody, OnStoreDown, PayloadRules, Rate, Rates,
 };
 pub use self::server_tls::{CertificateError, ServerTls};
 pub use self::target::upstream_target;

@@ -86,6 +86,10 @@ pub(super) struct BudgetPolicy {
 pub(super) struct LimitPolicy {
     pub(super) rate: Setting<(NonZeroU32, Duration)>,
     pub(super) burst: Setting<NonZeroU32>,
+    pub(super) rate_per_scope: Setting<(NonZeroU32, Duration)>,
+    pub(super) burst_per_scope: Setting<NonZeroU32>,
+    pub(super) rate_queue: Setting<u32>,
+    pub(super) shared: Setting<bool>,
     pub(super) concurrency: Setting<u32>,
     pub(super) queue: Setting<u32>,
 }
@@ -202,6 +206,10 @@ impl LimitPolicy {
         Self {
             rate: reader.text(section, "rate", units::rate),
             burst: reader.number(section, "burst", burst),
+            rate_per_scope: reader.text(section, "rate_per_scope", units::rate),
+            burst_per_scope: reader.number(section, "burst_per_scope", burst),
+            rate_queue: reader.number(section, "rate_queue", |number| within(number, 0, 1_000_000)),
+            shared: reader.flag(section, "shared"),
             concurrency: reader.number(section, "concurrency", |number| within(number, 1, 1_000_000)),
             queue: reader.number(section, "queue", |number| within(number, 0, 1_000_000)),
         }

@@ -18,7 +18,7 @@ use super::reader::{Reader, Section, Stated};
 use super::services::{RECEIPTS, Service, TOMBSTONES};
 use super::{
     Callers, ClientKey, Compare, Concurrency, DuplicateWindow, Forward, InFlight, Ingredient, KeyFormat, KeyMode,
-    KeyRules, OnChangedPayload, OnLargeBody, OnStoreDown, PayloadRules, RateLimit, Route, RouteMatch, RouteTable,
+    KeyRules, OnChangedPayload, OnLargeBody, OnStoreDown, PayloadRules, Rate, Rates, Route, RouteMatch, RouteTable,
     Upstream, check, grammar, identity, schema,
 };
 
@@ -28,6 +28,8 @@ const MIB: u64 = 1 << 20;
 pub(super) struct Sources<'f> {
     pub(super) callers: &'f Callers,
     pub(super) store: &'f Policy,
+    /// Whether several gateways may use the store.
+    pub(super) has_fleet: bool,
     pub(super) defaults: &'f Policy,
     pub(super) policies: &'f [(String, Policy)],
     pub(super) services: &'f [Service],
@@ -123,6 +125,12 @@ impl<'f> Entry<'f> {
         let mut route = self.route(named, &service.upstream, sources.callers, &mut layers, &mut reader.errors);
         route.rules = identity::digest(&route, sources.callers);
         route.destination = identity::destination(&route);
+        if let (false, true, Some(shared)) =
+            (sources.has_fleet, route.rates.shared, layers.stated(|policy| &policy.limit.shared))
+        {
+            let problem = "the store is for one gateway; those of one Redis can share a rate";
+            reader.errors.push(shared.refused(Problem::Contradiction(problem.into())));
+        }
         check::check(&self.section, &route, &layers, &mut reader.errors);
         let settings = service.explained.iter().cloned().chain(layers.explained).collect();
         let explained = RouteExplained { name: route.name.clone(), settings };
@@ -186,7 +194,7 @@ impl<'f> Entry<'f> {
             key: key_rules(layers, upstream, callers),
             payload: payload_rules(layers),
             retry: retry_policy(layers, errors),
-            limit: self.rate_limit(layers, errors),
+            rates: rates(layers, errors),
             concurrency: Concurrency {
                 most: layers.pick("limit.concurrency", 128, |policy| &policy.limit.concurrency),
                 queue: layers.pick("limit.queue", 0, |policy| &policy.limit.queue),
@@ -197,17 +205,42 @@ impl<'f> Entry<'f> {
             destination: [0; 8],
         }
     }
+}
 
-    fn rate_limit(&self, layers: &mut Layers<'_>, errors: &mut Vec<ConfigError>) -> Option<RateLimit> {
-        let stated_burst = layers.stated(|policy| &policy.limit.burst);
-        let Some((rate, period)) = layers.pick_optional("limit.rate", None, |policy| &policy.limit.rate) else {
-            let problem = || Problem::Contradiction("nothing limits the rate: `rate` has to stand beside it".into());
-            errors.extend(stated_burst.map(|burst| burst.refused(problem())));
-            return None;
-        };
-        let burst = layers.pick("limit.burst", rate, |policy| &policy.limit.burst);
-        Some(RateLimit { rate, period, burst })
+fn rates(layers: &mut Layers<'_>, errors: &mut Vec<ConfigError>) -> Rates {
+    let burst = layers.stated(|policy| &policy.limit.burst);
+    let all = layers.pick_optional("limit.rate", None, |policy| &policy.limit.rate).map(|(count, period)| Rate {
+        burst: layers.pick("limit.burst", count, |policy| &policy.limit.burst),
+        count,
+        period,
+    });
+    refuse_without(burst, all.is_some(), "`rate`", errors);
+    let burst = layers.stated(|policy| &policy.limit.burst_per_scope);
+    let each = layers.pick_optional("limit.rate_per_scope", None, |policy| &policy.limit.rate_per_scope);
+    let each = each.map(|(count, period)| Rate {
+        burst: layers.pick("limit.burst_per_scope", count, |policy| &policy.limit.burst_per_scope),
+        count,
+        period,
+    });
+    refuse_without(burst, each.is_some(), "`rate_per_scope`", errors);
+    let (queue, shared) =
+        (layers.stated(|policy| &policy.limit.rate_queue), layers.stated(|policy| &policy.limit.shared));
+    if all.is_none() && each.is_none() {
+        refuse_without(queue, false, "`rate` or `rate_per_scope`", errors);
+        refuse_without(shared.filter(|shared| shared.value), false, "`rate` or `rate_per_scope`", errors);
+        return Rates::default();
     }
+    Rates {
+        all,
+        each,
+        queue: layers.pick("limit.rate_queue", 0, |policy| &policy.limit.rate_queue),
+        shared: layers.pick("limit.shared", false, |policy| &policy.limit.shared),
+    }
+}
+
+fn refuse_without<T>(stated: Option<&Stated<T>>, is_limited: bool, what: &str, errors: &mut Vec<ConfigError>) {
+    let problem = || Problem::Contradiction(format!("nothing limits the rate: {what} has to stand beside it").into());
+    errors.extend(stated.filter(|_| !is_limited).map(|stated| stated.refused(problem())));
 }
 
 fn read_match(reader: &mut Reader<'_>, parent: &Section<'_>) -> Option<RouteMatch> {

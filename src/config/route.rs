@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use super::Upstream;
 use super::rules::{
-    Concurrency, DuplicateWindow, Effect, InFlight, KeyRules, OnLargeBody, OnStoreDown, PayloadRules, RateLimit,
+    Concurrency, DuplicateWindow, Effect, InFlight, KeyRules, OnLargeBody, OnStoreDown, PayloadRules, Rates,
 };
 use crate::operation::admission::Repeat;
 use crate::operation::meaning::Rules;
@@ -42,7 +42,7 @@ pub struct Route {
     pub key: KeyRules,
     pub payload: PayloadRules,
     pub retry: RetryPolicy,
-    pub limit: Option<RateLimit>,
+    pub rates: Rates,
     pub concurrency: Concurrency,
     pub breaker: BreakerPolicy,
     /// `[[routes.classify]]` of all layers, and what the upstream's dialect knows.

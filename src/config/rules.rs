@@ -119,11 +119,23 @@ pub struct Concurrency {
     pub queue: u32,
 }
 
-/// `[routes.limit]`: sends in a time.
+/// So many calls in each period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RateLimit {
-    /// Requests for each `period`.
-    pub rate: NonZeroU32,
+pub struct Rate {
+    pub count: NonZeroU32,
     pub period: Duration,
+    /// At once.
     pub burst: NonZeroU32,
+}
+
+/// `[routes.limit]`: the rates of a route.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rates {
+    pub all: Option<Rate>,
+    /// Of each scope.
+    pub each: Option<Rate>,
+    /// Calls that may wait for their turn.
+    pub queue: u32,
+    /// All gateways of a store keep the rates together.
+    pub shared: bool,
 }

@@ -173,8 +173,11 @@ pub(super) const RETRY: Schema = Schema {
 pub(super) const BUDGET: Schema =
     Schema { name: "[routes.retry.budget]", keys: &["percent", "per_second"], later: &[] };
 
-pub(super) const LIMIT: Schema =
-    Schema { name: "[routes.limit]", keys: &["rate", "burst", "concurrency", "queue"], later: &["shared"] };
+pub(super) const LIMIT: Schema = Schema {
+    name: "[routes.limit]",
+    keys: &["rate", "burst", "rate_per_scope", "burst_per_scope", "rate_queue", "shared", "concurrency", "queue"],
+    later: &[],
+};
 
 pub(super) const BREAKER: Schema = Schema {
     name: "[routes.breaker]",

@@ -57,7 +57,7 @@ use crate::engine::status::{RouteStatus, Status};
 use crate::entropy::Entropy;
 use crate::operation::admission::Admission;
 use crate::operation::transition::{Ownership, Retention, Step};
-use crate::operation::{Operation, OwnerId, WriteId};
+use crate::operation::{Operation, OwnerId, Scope, WriteId};
 use crate::retry::inbound;
 use crate::store::{Store, StoreError};
 use crate::upstream::{Client, SendBody};
@@ -148,7 +148,7 @@ impl Engine {
 
     /// A request that nobody records: a read, or a write that its route lets through.
     pub async fn unguarded(&self, passage: Passage) -> Answer {
-        match self.shared.limits.take(&passage.route.name) {
+        match self.take_rate(&passage.route, &passage.scope, passage.deadline).await {
             Ok(()) => self.pass(passage).await,
             Err(wait) => pass::refused(&passage, refusal::rate_problem(&passage.route, wait)),
         }
@@ -160,7 +160,8 @@ impl Engine {
         if !answer.is_for_want_of_store() {
             return answer;
         }
-        if let Err(wait) = self.shared.limits.take(&named.call.route.name) {
+        let Call { route, scope, deadline, .. } = &named.call;
+        if let Err(wait) = self.take_rate(route, scope, *deadline).await {
             return refusal::rate_limited(&named, wait).answer();
         }
         tracing::warn!(operation = %named.id, route = %named.call.route.name, "store away: call goes unguarded");
@@ -240,8 +241,12 @@ impl Engine {
     /// permit.
     async fn admit(&self, named: &NamedCall) -> Result<Option<Permit>, Box<Conclusion>> {
         let (route, no_store) = (&named.call.route, |error| Box::new(refusal::store_unavailable(named, &error)));
-        if self.shared.limits.has(&route.name) && self.answers_without_sending(named).await.map_err(no_store)? {
-            return Ok(None);
+        if self.shared.limits.has(&route.name) {
+            if self.answers_without_sending(named).await.map_err(no_store)? {
+                return Ok(None);
+            }
+            let taken = self.take_rate(route, &named.call.scope, named.call.deadline).await;
+            taken.map_err(|wait| Box::new(refusal::rate_limited(named, wait)))?;
         }
         let Some(lane) = self.lane(route) else { return Ok(None) };
         let permit = match lane.gate.admit_at_once(named.repeat()) {
@@ -252,8 +257,11 @@ impl Engine {
                 entered.map_err(|refused| Box::new(refusal::held_back(named, refused)))?
             }
         };
-        let taken = self.shared.limits.take(&route.name);
-        taken.map(|()| Some(permit)).map_err(|wait| Box::new(refusal::rate_limited(named, wait)))
+        Ok(Some(permit))
+    }
+
+    async fn take_rate(&self, route: &Route, scope: &Scope, until: Instant) -> Result<(), Duration> {
+        self.shared.limits.take(self.store.as_ref(), &route.name, scope, until).await
     }
 
     async fn answers_without_sending(&self, named: &NamedCall) -> Result<bool, StoreError> {

@@ -1,11 +1,13 @@
 //! A store that tests fill by hand: it lists, reads, and is well or not.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use crate::clock::Timestamp;
 use crate::operation::transition::Change;
 use crate::operation::{Event, Operation, OperationId, StoredRequest};
-use crate::store::{Claimed, Found, History, Page, Store, StoreError, Written};
+use crate::store::{Claimed, Found, History, Pace, Page, Store, StoreError, Written};
 
 /// How the store is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,6 +88,10 @@ impl Store for TestStore {
     }
 
     async fn hold_if_over(&self, _: &str, _: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+        Ok(None)
+    }
+
+    async fn take(&self, _: &str, _: Pace) -> Result<Option<Duration>, StoreError> {
         Ok(None)
     }
 

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -12,19 +13,21 @@ use crate::operation::event::keep_bounded;
 use crate::operation::transition::{Change, RequestChange};
 use crate::operation::{Event, Operation, OperationId, Receipt, Scope, StoredRequest};
 use crate::store::held::Held;
-use crate::store::{Claimed, Found, History, Page, Store, StoreError, Written, position, record};
+use crate::store::pace::Paces;
+use crate::store::{Claimed, Found, History, Pace, Page, Store, StoreError, Written, position, record};
 
 /// A store without a disk: for tests, and for agents that can afford to forget.
 pub struct MemoryStore {
     clock: Clock,
     records: Mutex<Records>,
     held: Held,
+    paces: Paces,
 }
 
 impl MemoryStore {
     /// An empty store that tells the time of `clock`.
     pub fn new(clock: Clock) -> Self {
-        Self { clock, records: Mutex::default(), held: Held::default() }
+        Self { clock, records: Mutex::default(), held: Held::default(), paces: Paces::default() }
     }
 
     fn records(&self) -> MutexGuard<'_, Records> {
@@ -101,6 +104,10 @@ impl Store for MemoryStore {
 
     async fn hold_if_over(&self, name: &str, until: Timestamp) -> Result<Option<Timestamp>, StoreError> {
         Ok(self.held.hold_if_over(name, until, self.now()))
+    }
+
+    async fn take(&self, name: &str, pace: Pace) -> Result<Option<Duration>, StoreError> {
+        Ok(self.paces.take(name, pace, self.now()))
     }
 
     async fn release(&self, name: &str) -> Result<(), StoreError> {

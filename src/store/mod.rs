@@ -8,6 +8,7 @@ mod ended;
 pub mod file;
 mod held;
 pub mod memory;
+mod pace;
 pub mod record;
 pub mod redis;
 mod seal;
@@ -129,6 +130,20 @@ impl Space {
     /// The used part of all, from 0 to 1.
     pub fn share(self) -> f64 {
         if self.limit == 0 { 1.0 } else { self.used as f64 / self.limit as f64 }
+    }
+}
+
+/// A rate: a call in each interval, and so many at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    pub interval: Duration,
+    pub burst: u32,
+}
+
+impl Pace {
+    /// At least one, which is a million calls in a second.
+    fn interval_micros(self) -> u64 {
+        u64::try_from(self.interval.as_micros()).unwrap_or(u64::MAX).max(1)
     }
 }
 
@@ -260,6 +275,9 @@ pub trait Store: Send + Sync + 'static {
     async fn take_turn(&self, _work: &str, _life: Duration) -> Result<bool, StoreError> {
         Ok(true)
     }
+
+    /// Takes one call of a rate that all who use this store keep together; else after what time one would be taken.
+    async fn take(&self, name: &str, pace: Pace) -> Result<Option<Duration>, StoreError>;
 
     /// An operator's word that a store which has lost its memory is to be used again; false if it has lost nothing.
     async fn accept_loss(&self) -> Result<bool, StoreError> {

@@ -32,6 +32,7 @@ pub async fn sweep(engine: Arc<Engine>, stop: CancellationToken) {
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
         recover_due(&engine, &mut aside, &mut outage).await;
         purge(&engine).await;
+        engine.shared().limits.forget();
     }
 }
 

@@ -7,7 +7,7 @@ use http::Method;
 
 use super::*;
 use crate::config::{
-    Callers, DuplicateWindow, Forward, InFlight, Ingredient, KeyMode, OnChangedPayload, StoreUrl, UpstreamMode,
+    Callers, DuplicateWindow, Forward, InFlight, Ingredient, KeyMode, OnChangedPayload, Rates, StoreUrl, UpstreamMode,
     init_template,
 };
 use crate::operation::admission::Repeat;
@@ -24,7 +24,7 @@ fn every_setting_of_the_contract_that_this_version_has() {
     assert_eq!(route.retry.max_attempts, 2, "the policy is stronger than the defaults");
     assert_eq!(route.upstream.base_path, "/v1");
     assert!(route.upstream.carries_credential());
-    assert_eq!(route.limit.unwrap().burst.get(), 100);
+    assert_eq!(route.rates.all.unwrap().burst.get(), 100);
     assert!(!route.payload.store_request);
 }
 
@@ -50,7 +50,7 @@ fn what_is_left_out_is_as_the_contract_says() {
     assert_eq!(route.key.from, [Ingredient::Session, Ingredient::Step, Ingredient::Payload]);
     assert_eq!(route.retry.max_attempts, 5);
     assert_eq!(route.retry.retry_after_max, Duration::from_secs(60));
-    assert_eq!(route.limit, None);
+    assert_eq!(route.rates, Rates::default());
 }
 
 #[test]

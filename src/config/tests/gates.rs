@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::describing::line;
 use super::*;
-use crate::config::Concurrency;
+use crate::config::{Concurrency, Rates};
 use crate::retry::breaker::{BreakerPolicy, FailureRate};
 use crate::retry::budget::Budget;
 
@@ -40,6 +40,21 @@ fn a_bound_on_calls_under_way_is_built_in() {
 }
 
 #[test]
+fn each_caller_may_have_a_rate_of_his_own() {
+    let rates =
+        route("limit = { rate = \"50/s\", rate_per_scope = \"5/m\", burst_per_scope = 2, rate_queue = 9 }").rates;
+    let each = rates.each.unwrap();
+    assert_eq!((each.count.get(), each.period, each.burst.get()), (5, Duration::from_secs(60), 2));
+    assert_eq!((rates.all.unwrap().burst.get(), rates.queue), (50, 9));
+    assert_eq!(route("").rates, Rates::default());
+    let fleet =
+        format!("{LEAST}limit = {{ rate = \"5/s\", shared = true }}\n[store]\nurl = \"redis://h\"\nnamespace = \"n\"");
+    assert!(config(&fleet).routes.0[0].rates.shared);
+    let described = config(&format!("{LEAST}limit.rate_per_scope = \"5/s\""));
+    assert_eq!(line(&described, "limit.rate_per_scope"), "limit.rate_per_scope 5/s route");
+}
+
+#[test]
 fn a_gate_that_cannot_be_is_refused() {
     for (lines, message) in [
         ("retry.budget = 3", "gateway.toml:8:16: routes.retry.budget = 3: a table"),
@@ -66,6 +81,25 @@ fn a_gate_that_cannot_be_is_refused() {
         ),
         ("limit.concurrency = 0", "gateway.toml:8:21: routes.limit.concurrency = 0: a whole number from 1 to 1000000"),
         ("limit.queue = -1", "gateway.toml:8:15: routes.limit.queue = -1: a whole number from 0 to 1000000"),
+        (
+            "limit.rate_queue = 5",
+            "gateway.toml:8:20: routes.limit.rate_queue = 5: nothing limits the rate: `rate` or `rate_per_scope` has to \
+             stand beside it",
+        ),
+        (
+            "limit.burst_per_scope = 5",
+            "gateway.toml:8:25: routes.limit.burst_per_scope = 5: nothing limits the rate: `rate_per_scope` has to stand \
+             beside it",
+        ),
+        (
+            "limit = { rate = \"5/s\", shared = true }",
+            "gateway.toml:8:34: routes.limit.shared = true: the store is for one gateway; those of one Redis can share a rate",
+        ),
+        (
+            "limit.shared = true",
+            "gateway.toml:8:16: routes.limit.shared = true: nothing limits the rate: `rate` or `rate_per_scope` has to \
+             stand beside it",
+        ),
         ("breaker.open_for = \"0s\"", "gateway.toml:8:20: routes.breaker.open_for = \"0s\": longer than zero"),
         (
             "breaker.window = \"30s\"",

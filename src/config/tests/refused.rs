@@ -36,7 +36,6 @@ fn what_the_contract_has_and_this_version_has_not_is_said_plainly() {
     for (table, keys) in [
         ("upstreams.main", &["listen"][..]),
         ("routes.payload", &["redact", "schema"]),
-        ("routes.limit", &["shared"]),
         ("routes", &["approval", "reconcile", "compensate"]),
         ("defaults", &["approval", "reconcile", "compensate"]),
         ("policies.p", &["approval"]),

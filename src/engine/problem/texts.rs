@@ -241,7 +241,7 @@ pub(super) const RATE_LIMITED: Entry = Entry {
     also: "",
     title: "Too many calls",
     advice: "Wait as Retry-After says, then send the same call again.",
-    explanation: "The route's own limit (routes.limit) is used up, or the caller has as many unfinished operations as \
+    explanation: "The route's own limit (routes.limit) is used up, the service asked for less traffic, or the caller has as many unfinished operations as \
                   store.max_open allows: running, waiting, or unknown. Unknown ones free no place by themselves: \
                   GET /v1/operations?state=unknown on the admin port lists them. Repeats that need no send, of a call that is \
                   running or has a receipt, are answered all the same. Nothing was sent and nothing was stored.",

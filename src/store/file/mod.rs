@@ -35,7 +35,10 @@ use crate::operation::{OperationId, Scope, StoredRequest};
 use crate::sealing_key::SealingKey;
 use crate::store::ended::Ended;
 use crate::store::held::Held;
-use crate::store::{Claimed, Found, History, Page, Sealer, Space, Store, StoreError, Unreadable, Written, position};
+use crate::store::pace::Paces;
+use crate::store::{
+    Claimed, Found, History, Pace, Page, Sealer, Space, Store, StoreError, Unreadable, Written, position,
+};
 use checkpoint::Checkpointer;
 use doubt::Doubt;
 pub use key::KeyError;
@@ -66,6 +69,7 @@ pub struct FileStore {
     writer: Writer,
     ended: Ended,
     held: Held,
+    paces: Paces,
     // Dropped last: nobody else may open the file while a thread still uses it.
     lock: lock::Lock,
 }
@@ -145,8 +149,9 @@ impl FileStore {
         let pages = Checkpointer::start(pages, lineage.beside(), doubt.clone()).map_err(OpenError::Thread)?;
         let place = Place::of(lock.path()).map_err(OpenError::Place)?;
         let writer = Writer::start(connection, pages, (place, lineage), clock.clone()).map_err(OpenError::Thread)?;
-        let (ended, held, at_hand) = (Ended::default(), Held::default(), Mutex::new(at_hand));
-        Ok(Self { clock, sealer, timeout: settings.timeout, doubt, writer, readers, ended, held, at_hand, lock })
+        let (ended, at_hand) = (Ended::default(), Mutex::new(at_hand));
+        let (held, paces) = (Held::default(), Paces::default());
+        Ok(Self { clock, sealer, timeout: settings.timeout, doubt, writer, readers, ended, held, paces, at_hand, lock })
     }
 
     async fn in_time<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
@@ -255,6 +260,10 @@ impl Store for FileStore {
 
     async fn hold_if_over(&self, name: &str, until: Timestamp) -> Result<Option<Timestamp>, StoreError> {
         Ok(self.held.hold_if_over(name, until, self.now()))
+    }
+
+    async fn take(&self, name: &str, pace: Pace) -> Result<Option<Duration>, StoreError> {
+        Ok(self.paces.take(name, pace, self.now()))
     }
 
     async fn release(&self, name: &str) -> Result<(), StoreError> {

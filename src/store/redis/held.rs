@@ -1,13 +1,16 @@
-//! What the gateways of a fleet hold back together: one sorted set, for it is short and asked for often.
+//! What the gateways of a fleet hold back together, in one sorted set, for it is short and asked for often; and the rates
+//! that they keep together.
+
+use std::time::Duration;
 
 use redis::{Cmd, Value};
 
 use super::RedisStore;
 use super::replies;
-use super::scripts::{HOLD, Request};
+use super::scripts::{HOLD, RATE, Request};
 use super::sweep::places;
 use crate::clock::Timestamp;
-use crate::store::{Store, StoreError};
+use crate::store::{Pace, Store, StoreError};
 
 /// Beyond what anybody is held back for, in milliseconds: then the whole set goes by itself.
 const LIFE: u64 = 2 * 60 * 60 * 1000;
@@ -32,6 +35,13 @@ impl RedisStore {
             .with(LIFE);
         let known = self.connection.ask(self.connection.deadline(), &call.into(), replies::number).await?;
         Ok((known > 0).then_some(Timestamp(known as u64)))
+    }
+
+    pub(super) async fn take_call(&self, name: &str, pace: Pace) -> Result<Option<Duration>, StoreError> {
+        let key = self.keys.named(name);
+        let call = RATE.call(1, key.len()).with(key).with(pace.interval_micros()).with(pace.burst);
+        let wait = self.connection.ask(self.connection.deadline(), &call.into(), replies::number).await?;
+        Ok((wait > 0).then(|| Duration::from_micros(wait as u64)))
     }
 
     pub(super) async fn release_name(&self, name: &str) -> Result<(), StoreError> {

@@ -60,7 +60,7 @@ use crate::operation::{Alike, Operation, OperationId, Scope, StoredRequest, Writ
 use crate::redis_url::RedisUrl;
 use crate::store::ended::Ended;
 use crate::store::record::{self, FORMAT, Part as Stored};
-use crate::store::{Claimed, Found, History, Page, Sealer, Space, Store, StoreError, Written};
+use crate::store::{Claimed, Found, History, Pace, Page, Sealer, Space, Store, StoreError, Written};
 use crate::tls::client_config;
 
 /// How long the key of a probe stays, in milliseconds.
@@ -490,6 +490,10 @@ impl Store for RedisStore {
 
     async fn hold_if_over(&self, name: &str, until: Timestamp) -> Result<Option<Timestamp>, StoreError> {
         self.hold_name(name, until, true).await
+    }
+
+    async fn take(&self, name: &str, pace: Pace) -> Result<Option<Duration>, StoreError> {
+        self.take_call(name, pace).await
     }
 
     async fn release(&self, name: &str) -> Result<(), StoreError> {

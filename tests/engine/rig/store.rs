@@ -9,7 +9,7 @@ use oncegate::clock::Timestamp;
 use oncegate::operation::transition::Change;
 use oncegate::operation::{Event, EventKind, OperationId, Receipt, Scope, StateName, StoredRequest};
 use oncegate::store::memory::MemoryStore;
-use oncegate::store::{Claimed, Found, History, Page, Store, StoreError, Written};
+use oncegate::store::{Claimed, Found, History, Pace, Page, Store, StoreError, Written};
 use tokio::time::sleep;
 
 /// How long a step takes that gets no answer.
@@ -202,6 +202,11 @@ impl Store for FrailStore {
     async fn hold_if_over(&self, name: &str, until: Timestamp) -> Result<Option<Timestamp>, StoreError> {
         let name = name.to_owned();
         self.through(Step::Hold, |store| async move { store.hold_if_over(&name, until).await }).await
+    }
+
+    async fn take(&self, name: &str, pace: Pace) -> Result<Option<Duration>, StoreError> {
+        let name = name.to_owned();
+        self.through(Step::Hold, |store| async move { store.take(&name, pace).await }).await
     }
 
     async fn release(&self, name: &str) -> Result<(), StoreError> {

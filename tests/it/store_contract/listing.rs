@@ -7,7 +7,7 @@ use oncegate::clock::Timestamp;
 use oncegate::operation::dead_letter::Next;
 use oncegate::operation::transition::{Ended, Opening};
 use oncegate::operation::{Cause, OperationId};
-use oncegate::store::{Store, StoreError};
+use oncegate::store::{Pace, Store, StoreError};
 
 use crate::support::operations::*;
 
@@ -143,6 +143,21 @@ pub async fn of_many_who_want_a_name_one_gets_it(store: &dyn Store) {
     assert!(tries.into_iter().flatten().all(|held| held == until));
     store.release("canary").await.unwrap();
     assert_eq!(store.hold_if_over("canary", until).await.unwrap(), None);
+}
+
+pub async fn a_rate_is_taken_together_and_says_how_long_to_wait(store: &dyn Store) {
+    let pace = Pace { interval: Duration::from_secs(60), burst: 3 };
+    let tries = at_once((0..8).map(|_| store.take("rate:r", pace))).await;
+    let waits: Vec<_> = tries.into_iter().map(Result::unwrap).collect();
+    assert_eq!(waits.iter().filter(|wait| wait.is_none()).count(), 3);
+    let soon = |wait: &Duration| *wait > Duration::from_secs(50) && *wait <= Duration::from_secs(60);
+    assert!(waits.iter().flatten().all(soon), "{waits:?}");
+    assert_eq!(store.take("rate:other", pace).await.unwrap(), None);
+    let quick = Pace { interval: Duration::from_millis(1), burst: 1 };
+    assert_eq!(store.take("rate:quick", quick).await.unwrap(), None);
+    while store.take("rate:quick", quick).await.unwrap().is_some() {
+        tokio::task::yield_now().await;
+    }
 }
 
 async fn held(store: &dyn Store) -> HashMap<String, Timestamp> {
