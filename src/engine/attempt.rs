@@ -26,7 +26,7 @@ use crate::operation::outcome::{Outcome, Silence, status_of_grpc};
 use crate::retry::deadline;
 use crate::retry::pause::Whom;
 use crate::upstream::{
-    Connection, Freshness, ReceivedBody, SendBody, SendError, drop_ours, keep_trailers, remove_hop_by_hop, via,
+    Connection, Freshness, KEPT, ReceivedBody, SendBody, SendError, drop_ours, keep_trailers, remove_hop_by_hop, via,
 };
 
 pub(super) const ATTEMPT: HeaderName = HeaderName::from_static("oncegate-attempt");

@@ -44,7 +44,7 @@ pub use headers::{
 };
 pub use interim::OnInterim;
 pub use name::NameError;
-pub use received::{BodyError, ReceivedBody};
+pub use received::{BodyError, KEPT, ReceivedBody};
 pub use switched::Switched;
 pub use tunnel::{Proxy, ProxyError};
 pub use wire::{Io, Wire};

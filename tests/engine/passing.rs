@@ -15,10 +15,11 @@ use oncegate::operation::Scope;
 use oncegate::upstream::{ConnectError, Connector, Endpoint, SendBody, Wire};
 use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::rig::gateway::engine_before;
-use crate::rig::{Act, Gateway, Setup, ms, secs};
+use crate::rig::{Act, Gateway, Setup, answers, ms, secs};
 
 /// What its client says of the length, and the pieces as they come.
 struct Upload(u64, UnboundedReceiver<Bytes>);
@@ -143,4 +144,36 @@ async fn an_answer_that_is_still_read_takes_a_place() {
     assert_eq!(status(&call().await), 503);
     drop(reading);
     assert_eq!(status(&call().await), 201);
+}
+
+/// A call of a caller who may leave.
+fn begun(gateway: &Gateway) -> JoinHandle<Answer> {
+    let (engine, passage) = (Arc::clone(&gateway.engine), passage(gateway, SendBody::Full(Bytes::new())));
+    tokio::spawn(async move { engine.unguarded(passage).await })
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_for_a_caller_who_left_during_a_wait() {
+    let setup = Setup { retry: "base_interval = \"20s\"", ..Setup::HARMLESS };
+    let gateway = Gateway::before(vec![answers(503).into()], setup);
+    let call = begun(&gateway);
+    gateway.upstream.has_seen(1).await;
+    call.abort();
+    gateway.at(secs(60)).await;
+    assert_eq!(gateway.upstream.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_whose_caller_leaves_makes_room_for_the_next() {
+    let breaker = "consecutive_failures = 1\nopen_for = \"5s\"";
+    let setup = Setup { breaker, retry: "max_attempts = 1", ..Setup::HARMLESS };
+    let gateway = Gateway::before(vec![answers(502).into(), Act::IsSilent], setup);
+    assert_eq!(status(&begun(&gateway).await.unwrap()), 502);
+    gateway.at(secs(10)).await;
+    let probe = begun(&gateway);
+    gateway.upstream.has_seen(2).await;
+    assert_eq!(status(&begun(&gateway).await.unwrap()), 503);
+    probe.abort();
+    assert!(probe.await.is_err());
+    assert_eq!(status(&begun(&gateway).await.unwrap()), 201);
 }
