@@ -134,7 +134,7 @@ impl Run<'_> {
             (Some(verdict), None) => Box::pin(self.settle_cut(verdict, attempted.outcome, &attempted.part)).await,
             (None, answer) => {
                 let ended = ending.ended().unwrap_or(Ended { cause: Cause::BadAnswer, may_have_run: true });
-                let comes_back = answer.is_some() && attempted.advice.hint.is_some();
+                let comes_back = answer.is_some() && attempted.judgement.advice.hint.is_some();
                 let told = Told { answer, comes_back, failure: attempted.failure, outcome: attempted.outcome, stop };
                 Box::pin(self.end_without_receipt(ended, told, caller)).await
             }
@@ -256,7 +256,7 @@ impl Run<'_> {
                 let word = self.word(Word::End(ended, Next::Person));
                 match word.write(&mut self.owner).await {
                     Ok(()) => {
-                        self.log_end(None);
+                        self.log_end(None, None);
                         return self.superseded(&Found::new(self.owner.operation.clone(), None));
                     }
                     Err(error) => error,

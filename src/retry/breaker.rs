@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::operation::Cause;
+use crate::operation::meaning::Meaning;
 use crate::operation::outcome::{Fact, Silence};
 use crate::retry::window::Window;
 
@@ -200,6 +201,11 @@ pub fn health(fact: &Fact, had_its_time: bool) -> Health {
         Fact::Throttled | Fact::Overloaded { status: 529 } => Health::Unclear,
         Fact::Overloaded { .. } | Fact::ServerFailed { .. } | Fact::GatewayFailed { .. } => Health::Failed,
         Fact::Final { status: 511 } => Health::Failed,
+        Fact::Ruled { status, meaning, cut: _ } => match meaning {
+            Meaning::Executed | Meaning::Failed => Health::Well,
+            Meaning::NotExecuted | Meaning::Unknown if *status >= 500 => Health::Failed,
+            Meaning::NotExecuted | Meaning::Unknown | Meaning::Busy | Meaning::Throttled => Health::Unclear,
+        },
         Fact::Cut { .. } | Fact::Refused { .. } | Fact::Misdirected | Fact::Denied { .. } | Fact::Final { .. } => {
             Health::Well
         }

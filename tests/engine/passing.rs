@@ -148,7 +148,7 @@ async fn an_answer_that_is_still_read_takes_a_place() {
 
 /// A call of a caller who may leave.
 fn begun(gateway: &Gateway) -> JoinHandle<Answer> {
-    let (engine, passage) = (Arc::clone(&gateway.engine), passage(gateway, SendBody::Full(Bytes::new())));
+    let (engine, passage) = (Arc::clone(&gateway.engine), passage(&gateway.engine, SendBody::Full(Bytes::new())));
     tokio::spawn(async move { engine.unguarded(passage).await })
 }
 

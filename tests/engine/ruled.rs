@@ -9,6 +9,7 @@ use http_body_util::BodyExt;
 use oncegate::engine::answer::{Body, Content, Execution};
 use oncegate::engine::pass::Passage;
 use oncegate::engine::status::RouteStatus;
+use oncegate::operation::Scope;
 use oncegate::operation::StateName as S;
 use oncegate::retry::decide::Stop;
 use oncegate::upstream::SendBody;
@@ -243,6 +244,7 @@ async fn the_answer_of_a_call_that_is_not_repeated_reaches_its_caller_whole() {
 /// What somebody gets whom nobody guards: status, body, and whether it ended cleanly.
 async fn pass(gateway: &Gateway) -> (u16, Vec<u8>, bool) {
     let passage = Passage {
+        scope: Scope::none(),
         route: Arc::clone(gateway.route()),
         method: Method::GET,
         target: "/v1/charges".to_owned(),

@@ -4,7 +4,7 @@ use super::refused::refuses;
 use super::*;
 use crate::config::schema;
 use crate::config::words::Word;
-use crate::config::{UpstreamMode, presets::PresetName, tree};
+use crate::config::{IdentityChanges, UpstreamMode, presets::PresetName, tree};
 use crate::operation::admission::Repeat;
 use crate::retry::dialect::Dialect;
 
@@ -178,7 +178,7 @@ fn a_preset_changes_no_key() {
         let with = upstream(&format!("url = \"http://127.0.0.1:9000\"\npreset = \"{word}\""));
         let repeat = with.routes.0[0].repeat.map(Repeat::as_str).map(|word| format!("\nrepeat = \"{word}\""));
         let without = upstream(&format!("url = \"http://127.0.0.1:9000\"{}", repeat.unwrap_or_default()));
-        assert_eq!(Config::changes_of_identity(&with, &without), Vec::<String>::new(), "{word}");
+        assert_eq!(Config::changes_of_identity(&with, &without), IdentityChanges::default(), "{word}");
         assert_eq!(with.routes.0[0].rules, without.routes.0[0].rules, "{word}");
         assert_eq!(with.routes.0[0].destination, without.routes.0[0].destination, "{word}");
     }

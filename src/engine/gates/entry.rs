@@ -193,10 +193,11 @@ impl Engine {
     }
 }
 
-/// 429 by itself; 503 and 529 where they say for how long.
+/// 429, and what a rule calls a throttle, by itself; 503 and 529 where they say for how long.
 fn asks_for_less(fact: &Fact, hint: Option<Hint>) -> bool {
     let is_stated = hint.is_some_and(|Hint(wait)| !wait.is_zero());
-    *fact == Fact::Throttled || is_stated && matches!(fact, Fact::Overloaded { status: 503 | 529 })
+    let may_be_told_by_its_hint = matches!(fact, Fact::Overloaded { status: 503 | 529 });
+    if may_be_told_by_its_hint { is_stated } else { fact.is_throttle() }
 }
 
 /// By what the upstream knows whoever calls: the credentials that arrive there, as a digest. What is made for one request
