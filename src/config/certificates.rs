@@ -31,7 +31,12 @@ struct Pem {
 impl ClientTls {
     /// Whether anything of it is stated.
     pub fn is_stated(&self) -> bool {
-        self.trusted.is_some() || self.shown.is_some()
+        self.trusted.is_some() || self.shows_certificate()
+    }
+
+    /// Whether the other end is told who we are.
+    pub fn shows_certificate(&self) -> bool {
+        self.shown.is_some()
     }
 }
 

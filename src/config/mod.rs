@@ -289,9 +289,11 @@ pub struct Proxy {
 }
 
 impl Upstream {
-    /// Whether `headers` hold a credential of the gateway's own, which all its callers then share there.
+    /// Whether the gateway shows the service a credential of its own, a header or a certificate, which all its callers
+    /// then share there. What a proxy is shown goes no further.
     pub fn carries_credential(&self) -> bool {
-        self.headers.iter().any(|(_, value)| value.is_sensitive())
+        let shows_certificate = self.client_tls.as_ref().is_some_and(ClientTls::shows_certificate);
+        shows_certificate || self.headers.iter().any(|(_, value)| value.is_sensitive())
     }
 }
 

@@ -4,6 +4,7 @@ use tempfile::TempDir;
 
 use super::describing::line;
 use super::*;
+use crate::config::Forward;
 use crate::tls::authority::Authority;
 
 /// The least file with `[server] tls` in line 9.
@@ -116,6 +117,18 @@ fn what_an_upstream_is_shown_is_described() {
     assert_eq!(over(&format!("ca_file = '{ca}'")), format!("over TLS that trusts {ca}"));
     let both = over(&format!("client_cert = '{cert}'\nclient_key = '{key}'"));
     assert_eq!(both, format!("over TLS that trusts the public authorities, shows {cert}"));
+}
+
+#[test]
+fn a_certificate_of_ours_is_a_credential_that_all_callers_share() {
+    let (files, cert, key) = papers();
+    let seen = |lines: &str| {
+        let route = Arc::clone(&config(&to_upstream(lines)).routes.0[0]);
+        (route.upstream.carries_credential(), route.key.forward)
+    };
+    assert_eq!(seen(&format!("client_cert = '{cert}'\nclient_key = '{key}'")), (true, Forward::Made));
+    assert_eq!(seen(&format!("ca_file = '{}'", path(&files, "ca.pem"))), (false, Forward::Verbatim));
+    assert_eq!(seen("proxy = 'http://agent:s3cret@egress:3128'"), (false, Forward::Verbatim));
 }
 
 #[test]
