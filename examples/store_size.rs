@@ -36,8 +36,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const CALLERS: usize = 64;
 const RECEIPT: usize = 1024;
 /// Longer than the fullest round takes.
-const LONG: Retention = Retention { receipts: HOUR, tombstones: HOUR };
-const SHORT: Retention = Retention { receipts: Duration::from_secs(1), tombstones: Duration::from_secs(1) };
+const LONG: Retention = Retention { receipts: HOUR, tombstones: HOUR, unknowns: None };
+const SHORT: Retention =
+    Retention { receipts: Duration::from_secs(1), tombstones: Duration::from_secs(1), unknowns: None };
 const PATIENT: Duration = Duration::from_secs(30);
 
 #[tokio::main(flavor = "current_thread")]

@@ -13,7 +13,7 @@ use oncegate::operation::{
 use super::Failure;
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
-const KEEP: Retention = Retention { receipts: HOUR, tombstones: HOUR };
+const KEEP: Retention = Retention { receipts: HOUR, tombstones: HOUR, unknowns: None };
 
 /// A claim that counts its send, of a key of its own.
 pub(crate) fn claim(now: Timestamp, entropy: &Entropy) -> Result<Change, Failure> {

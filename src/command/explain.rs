@@ -209,7 +209,7 @@ fn print_key(call: &Call, key: Option<SightedKey>, source: KeySource) {
 }
 
 fn print_policy(config: &Config, call: &Call, source: KeySource) {
-    let (retry, keep) = (&call.route.retry, retention_of(&call.route, source));
+    let (retry, keep) = (&call.route.retry, retention_of(&call.route, call.repeat(), source));
     let after_loss = match call.repeat() {
         Repeat::Unsafe => "ends outcome-unknown; nothing is sent again",
         Repeat::WithKey => "is sent again with the same key and bytes",

@@ -110,7 +110,7 @@ impl NamedCall {
     }
 
     pub fn retention(&self) -> Retention {
-        retention(&self.call.route, &self.identity, self.call.respond_async.is_some())
+        retention(&self.call.route, self.repeat(), &self.identity, self.call.respond_async.is_some())
     }
 
     /// The name under which the store remembers who used this session and step last; only for keys that have the
@@ -144,18 +144,21 @@ pub fn resend_rule(route: &Route, method: &Method, identity: &Identity) -> Resen
 
 /// How long an operation's end is kept. Nobody can name a stamped key again but by looking its operation up, which is
 /// what `accepted` says that somebody will do.
-pub fn retention(route: &Route, identity: &Identity, accepted: bool) -> Retention {
+pub fn retention(route: &Route, repeat: Repeat, identity: &Identity, accepted: bool) -> Retention {
     if accepted {
-        return Retention { receipts: route.receipts, tombstones: route.tombstones };
+        return Retention { receipts: route.receipts, tombstones: route.tombstones, unknowns: None };
     }
-    retention_of(route, identity.source)
+    retention_of(route, repeat, identity.source)
 }
 
-/// The same for a call whose key comes from `source`.
-pub fn retention_of(route: &Route, source: KeySource) -> Retention {
-    let whole = Retention { receipts: route.receipts, tombstones: route.tombstones };
-    let within =
-        |most: Duration| Retention { receipts: whole.receipts.min(most), tombstones: whole.tombstones.min(most) };
+/// The same for a call whose key comes from `source`. Nobody needs the `unknown` of one without a name that may be made
+/// again in any order: whoever wants it done does that.
+pub fn retention_of(route: &Route, repeat: Repeat, source: KeySource) -> Retention {
+    let whole = Retention { receipts: route.receipts, tombstones: route.tombstones, unknowns: None };
+    let within = |most: Duration| {
+        let (receipts, tombstones) = (whole.receipts.min(most), whole.tombstones.min(most));
+        Retention { receipts, tombstones, unknowns: (repeat == Repeat::Harmless).then_some(tombstones) }
+    };
     match (source, route.duplicate_window) {
         (KeySource::Client | KeySource::Derived, _) => whole,
         (KeySource::Window, DuplicateWindow::For(window)) => within(window.max(STAMPED_LIFE)),

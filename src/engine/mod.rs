@@ -299,7 +299,7 @@ impl Engine {
 
     fn default_retention(&self) -> Retention {
         let store = &self.shared.config.store;
-        Retention { receipts: store.receipts, tombstones: store.tombstones }
+        Retention { receipts: store.receipts, tombstones: store.tombstones, unknowns: None }
     }
 
     /// Between half and all of `wait`, so that gateways that began together do not stay together.

@@ -122,7 +122,7 @@ impl Engine {
             fingerprint: facts.fingerprint,
             session: facts.session,
             step: facts.step,
-            alike: key.alike.filter(|_| call.route.duplicate_window != DuplicateWindow::Off),
+            alike: key.alike.filter(|_| compares_unnamed(&call)),
             rules: call.route.rules,
             key: key.text,
         });
@@ -216,6 +216,16 @@ impl Facts {
             session: session.map(str::to_owned),
             step: step.map(str::to_owned),
         }
+    }
+}
+
+/// Whether a call without a key of its own may have to stop at an identical one. What may be made again in any order does
+/// not stop at one that nobody can tell the end of: it is how its caller makes sure.
+fn compares_unnamed(call: &Call) -> bool {
+    match call.route.duplicate_window {
+        DuplicateWindow::Off => false,
+        DuplicateWindow::Unresolved => call.repeat() != Repeat::Harmless,
+        DuplicateWindow::For(_) => true,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::engine::claim::FirstCaller;
 use crate::engine::flight::{Pilot, Seat};
 use crate::engine::owner::Owner;
 use crate::engine::run::Dispatch;
-use crate::operation::admission::{Admission, ResendRule};
+use crate::operation::admission::{Admission, Repeat, ResendRule};
 use crate::operation::{Operation, OperationId, StateName, StoredRequest};
 use crate::store::{StoreError, Written};
 
@@ -86,7 +86,7 @@ impl Engine {
                 self.go_on(pilot, operation, route, request).await
             }
             (Admission::TakeOver | Admission::Lapse, route, _) => {
-                self.end_without_owner(&operation, route.as_deref()).await
+                self.end_without_owner(&operation, route.as_deref(), rule.repeat).await
             }
             _ => Ok(()),
         }
@@ -143,10 +143,15 @@ impl Engine {
         });
     }
 
-    async fn end_without_owner(&self, operation: &Operation, route: Option<&Route>) -> Result<(), StoreError> {
+    async fn end_without_owner(
+        &self,
+        operation: &Operation,
+        route: Option<&Route>,
+        repeat: Repeat,
+    ) -> Result<(), StoreError> {
         let keep = route.map_or_else(
             || self.default_retention(),
-            |route| retention(route, &operation.identity, operation.accepted),
+            |route| retention(route, repeat, &operation.identity, operation.accepted),
         );
         let Ok(change) = operation.lapse(keep, self.step()) else { return Ok(()) };
         crash_point::reached(Point::BeforeLapse);

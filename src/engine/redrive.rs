@@ -58,7 +58,8 @@ impl Engine {
         };
         let since = Instant::now();
         let deadline = since + route.retry.deadline;
-        let opening = Opening::of(resend_rule(&route, &method(&request), &operation.identity).repeat);
+        let rule = resend_rule(&route, &method(&request), &operation.identity);
+        let opening = Opening::of(rule.repeat);
         let change = operation.claim_again(self.ownership(&route, deadline, operation.accepted), opening, self.step());
         let change = change.map_err(|error| conflict(error.to_string()))?;
         match self.store.write(&change).await {
@@ -69,7 +70,7 @@ impl Engine {
             }
             Ok(Written::Gone) => return Err(gone()),
             Err(error) => {
-                let keep = retention(&route, &operation.identity, operation.accepted);
+                let keep = retention(&route, rule.repeat, &operation.identity, operation.accepted);
                 self.withdraw((keep, Next::Person), change, &error);
                 return Err(refusal::store_problem(&error));
             }
@@ -87,7 +88,7 @@ impl Engine {
     pub async fn abandon(&self, id: OperationId) -> Result<Operation, Problem> {
         let operation = self.of_operator(id).await?;
         let keep = match self.shared.config.routes.named(&operation.identity.route) {
-            Some(route) => retention(route, &operation.identity, operation.accepted),
+            Some(route) => retention(route, Repeat::Unsafe, &operation.identity, operation.accepted),
             None => self.default_retention(),
         };
         let Ok(change) = operation.abandon(keep, self.step()) else {

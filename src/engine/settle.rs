@@ -21,7 +21,7 @@ use crate::engine::problem::{Code, Problem};
 use crate::engine::refusal;
 use crate::engine::report::Told;
 use crate::engine::run::Run;
-use crate::operation::admission::ResendRule;
+use crate::operation::admission::{Repeat, ResendRule};
 use crate::operation::dead_letter::Next;
 use crate::operation::outcome::Outcome;
 use crate::operation::transition::{Ended, Retention, Step, Verdict};
@@ -89,7 +89,7 @@ impl Engine {
     /// The stored request does not make a request of the route any more.
     pub(super) async fn end_unsendable(&self, pilot: &Pilot, mut owner: Owner, route: &Route) -> Conclusion {
         let ended = Ended { cause: Cause::Unsendable, may_have_run: false };
-        let keep = retention(route, &owner.operation.identity, owner.operation.accepted);
+        let keep = retention(route, Repeat::Unsafe, &owner.operation.identity, owner.operation.accepted);
         let word = LastWord { word: Word::End(ended, Next::Person), keep, write: WriteId(self.shared.entropy.bytes()) };
         let conclusion = refusal::unsendable(&owner.operation);
         let doubtful = owner.operation.may_have_run;

@@ -200,6 +200,8 @@ impl Operation {
     pub fn blocks_alike(&self) -> Option<(Alike, Blocking)> {
         let alike = self.identity.alike?;
         let blocking = match (&self.state, alike.until) {
+            // One that goes by itself needs nobody to end it.
+            (State::Unknown { .. }, Some(until)) if !self.is_open() => Blocking::Until(until),
             (State::Unknown { .. } | State::AwaitingApproval, _) => Blocking::Always,
             (_, Some(until)) => Blocking::Until(until),
             (State::Sent { .. } | State::Waiting { .. }, None) if self.is_anothers_attempt() => Blocking::Always,

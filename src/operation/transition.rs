@@ -76,6 +76,8 @@ pub struct Step {
 pub struct Retention {
     pub receipts: Duration,
     pub tombstones: Duration,
+    /// `None`: an `unknown` stays until there is evidence, or a person says what to make of it.
+    pub unknowns: Option<Duration>,
 }
 
 /// What an owner brings to a claim.
@@ -287,6 +289,7 @@ impl Operation {
         next.dead = Some(DeadLetter { disputed: false, ..self.dead.unwrap_or(DeadLetter::opened(step.now)) });
         let kind = if next.may_have_run {
             next.state = State::Unknown { cause: ended.cause, since: step.now };
+            next.expires_at = keep.unknowns.map(|life| step.now.after(life));
             EventKind::Unknown
         } else {
             next.state = State::NotExecuted { cause: ended.cause };

@@ -170,9 +170,9 @@ async fn purging_takes_receipts_out_of_the_file_and_leaves_tombstones() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store.db");
     let store = open_file(&path).unwrap();
-    let keep = Retention { receipts: SOON, tombstones: HOUR };
+    let keep = Retention { receipts: SOON, tombstones: HOUR, unknowns: None };
     put_settled(&store, "tombstone", keep).await;
-    let ended = put_settled(&store, "gone", Retention { receipts: SOON, tombstones: SOON }).await;
+    let ended = put_settled(&store, "gone", Retention { receipts: SOON, tombstones: SOON, unknowns: None }).await;
     past(&store, ended.expires_at.unwrap()).await;
     assert_eq!(
         (store.purge(1).await.unwrap(), store.purge(9).await.unwrap(), store.purge(9).await.unwrap()),
@@ -221,7 +221,7 @@ async fn what_is_at_hand_is_what_is_stored() {
     assert_eq!(store.at_hand(kept.id), None, "a damaged receipt is left to the claim, which tells");
     shell.execute("DELETE FROM operations", []).unwrap();
     assert_eq!(store.at_hand(kept.id), None);
-    let short = put_settled(&store, "short", Retention { receipts: SOON, tombstones: HOUR }).await;
+    let short = put_settled(&store, "short", Retention { receipts: SOON, tombstones: HOUR, unknowns: None }).await;
     past(&store, short.state.settled().unwrap().receipt_until).await;
     assert_eq!(store.at_hand(short.id), None, "its time is over");
     drop(store);

@@ -18,7 +18,8 @@ use oncegate::operation::{
 const STEPS: usize = 40;
 const LEASE: Duration = Duration::from_secs(10);
 const NOTHING_TO_TELL: IllegalTransition = IllegalTransition { from: None, to: StateName::Unknown };
-const KEEP: Retention = Retention { receipts: Duration::from_secs(60), tombstones: Duration::from_secs(600) };
+const KEEP: Retention =
+    Retention { receipts: Duration::from_secs(60), tombstones: Duration::from_secs(600), unknowns: None };
 
 /// One operation from its claim on. Panics with the seed in its message.
 pub(crate) fn walk(seed: u64) {

@@ -25,7 +25,7 @@ async fn only_what_has_ended_expires() {
     for key in keys(&server) {
         assert_eq!(life(&server, &key), None, "{key}");
     }
-    let keep = Retention { receipts: DAY, tombstones: 30 * DAY };
+    let keep = Retention { receipts: DAY, tombstones: 30 * DAY, unknowns: None };
     let ended = applied(&store, settled(&store, &running, receipt("done"), keep)).await;
     for (part, expected) in [("r", Some(30 * DAY)), ("a", Some(DAY)), ("e", Some(30 * DAY)), ("q", None)] {
         assert_life(&server, &key_of(part, ended.id), expected);
@@ -86,7 +86,7 @@ async fn purging_leaves_nothing() {
     let empty = count();
     let mut last = None;
     for number in 0..5 {
-        let keep = Retention { receipts: SOON, tombstones: SOON };
+        let keep = Retention { receipts: SOON, tombstones: SOON, unknowns: None };
         last = Some(put_settled(&store, &format!("gone-{number}"), keep).await);
     }
     let running = put_sent(&store, claim(&store, "running")).await;

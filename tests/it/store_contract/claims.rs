@@ -104,7 +104,7 @@ pub async fn of_two_unresolved_calls_the_end_of_one_frees_nothing(store: &dyn St
 
 pub async fn a_vanished_call_stops_nobody(store: &dyn Store) {
     let window = store.now().after(HOUR);
-    let short = Retention { receipts: SOON, tombstones: SOON };
+    let short = Retention { receipts: SOON, tombstones: SOON, unknowns: None };
     let running = put_sent(store, claim_unnamed(store, "a", DIGEST, Some(window))).await;
     let ended = applied(store, settled(store, &running, receipt("done"), short)).await;
     past(store, ended.expires_at.unwrap()).await;

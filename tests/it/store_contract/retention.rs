@@ -9,7 +9,7 @@ use crate::support::lives;
 use crate::support::operations::*;
 
 pub async fn a_receipt_ends_before_its_tombstone(store: &dyn Store) {
-    let keep = Retention { receipts: SOON, tombstones: HOUR };
+    let keep = Retention { receipts: SOON, tombstones: HOUR, unknowns: None };
     let ended = put_settled(store, "tombstone", keep).await;
     past(store, ended.state.settled().unwrap().receipt_until).await;
     let tombstone = Found::new(ended.clone(), None);
@@ -22,7 +22,7 @@ pub async fn a_receipt_ends_before_its_tombstone(store: &dyn Store) {
 }
 
 pub async fn a_record_that_ended_leaves_nothing(store: &dyn Store) {
-    let ended = put_settled(store, "gone", Retention { receipts: SOON, tombstones: SOON }).await;
+    let ended = put_settled(store, "gone", Retention { receipts: SOON, tombstones: SOON, unknowns: None }).await;
     past(store, ended.expires_at.unwrap()).await;
     assert_eq!((store.read(ended.id).await.unwrap(), store.at_hand(ended.id)), (None, None));
     assert!(store.events(ended.id).await.unwrap().is_empty());
@@ -39,7 +39,7 @@ pub async fn a_record_that_ended_leaves_nothing(store: &dyn Store) {
 
 pub async fn a_new_run_takes_the_end_of_life_away(store: &dyn Store) {
     let running = put_sent(store, claim(store, "back")).await;
-    let keep = Retention { receipts: SOON, tombstones: std::time::Duration::from_secs(2) };
+    let keep = Retention { receipts: SOON, tombstones: std::time::Duration::from_secs(2), unknowns: None };
     let ended = Ended { cause: Cause::Status(503), may_have_run: false };
     let refused = applied(store, running.end(ended, Next::Client, keep, step(store.now())).unwrap()).await;
     assert_eq!(store.request(refused.id).await.unwrap(), Some(request("{}")));

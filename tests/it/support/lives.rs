@@ -10,7 +10,7 @@ use oncegate::store::Store;
 
 use crate::support::operations::*;
 
-const SHORT: Retention = Retention { receipts: SOON, tombstones: Duration::from_millis(150) };
+const SHORT: Retention = Retention { receipts: SOON, tombstones: Duration::from_millis(150), unknowns: None };
 const ENDED: Ended = Ended { cause: Cause::Connect, may_have_run: false };
 
 /// Lives through all of them; gives back when the last one is over.

@@ -19,7 +19,7 @@ use oncegate::store::{Claimed, Store, Written};
 pub const HOUR: Duration = Duration::from_secs(3600);
 /// Over before anybody waits for it, and after the step that sets it.
 pub const SOON: Duration = Duration::from_millis(50);
-pub const KEPT_LONG: Retention = Retention { receipts: HOUR, tombstones: Duration::from_secs(7200) };
+pub const KEPT_LONG: Retention = Retention { receipts: HOUR, tombstones: Duration::from_secs(7200), unknowns: None };
 
 const ROUTE: &str = "payments";
 

@@ -112,7 +112,7 @@ const POLICY: RetryPolicy = RetryPolicy {
 };
 
 const fn keep(receipts: u64, tombstones: u64) -> Retention {
-    Retention { receipts: Duration::from_secs(receipts), tombstones: Duration::from_secs(tombstones) }
+    Retention { receipts: Duration::from_secs(receipts), tombstones: Duration::from_secs(tombstones), unknowns: None }
 }
 
 fn policy(chance: &mut Chance) -> RetryPolicy {
