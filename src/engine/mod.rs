@@ -42,7 +42,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Callers, Config, OnStoreDown, Route, upstream_target};
-use crate::engine::answer::{Answer, Unguarded};
+use crate::engine::answer::{Answer, Execution, Unguarded};
 use crate::engine::buffers::Buffers;
 use crate::engine::call::{Call, NamedCall};
 use crate::engine::conclusion::Conclusion;
@@ -162,7 +162,7 @@ impl Engine {
         }
         let Call { route, scope, deadline, .. } = &named.call;
         if let Err(wait) = self.take_rate(route, scope, *deadline).await {
-            return refusal::rate_limited(&named, wait).answer();
+            return refusal::rate_limited(&named, Execution::NotExecuted, wait).answer();
         }
         tracing::warn!(operation = %named.id, route = %named.call.route.name, "store away: call goes unguarded");
         let NamedCall { call, identity, .. } = named;
@@ -238,40 +238,37 @@ impl Engine {
     }
 
     /// The gates are for sends that may come, not for looks at the past: an existing record answers first, and needs no
-    /// permit.
+    /// permit. Where one refuses, it is told what came of the call so far.
     async fn admit(&self, named: &NamedCall) -> Result<Option<Permit>, Box<Conclusion>> {
         let (route, no_store) = (&named.call.route, |error| Box::new(refusal::store_unavailable(named, &error)));
         if self.shared.limits.has(&route.name) {
-            if self.answers_without_sending(named).await.map_err(no_store)? {
-                return Ok(None);
-            }
+            let Some(so_far) = self.before_send(named).await.map_err(no_store)? else { return Ok(None) };
             let taken = self.take_rate(route, &named.call.scope, named.call.deadline).await;
-            taken.map_err(|wait| Box::new(refusal::rate_limited(named, wait)))?;
+            taken.map_err(|wait| Box::new(refusal::rate_limited(named, so_far, wait)))?;
         }
         let Some(lane) = self.lane(route) else { return Ok(None) };
-        let permit = match lane.gate.admit_at_once(named.repeat()) {
-            Some(permit) => permit,
-            None if self.answers_without_sending(named).await.map_err(no_store)? => return Ok(None),
-            None => {
-                let entered = Box::pin(self.pass_gates(&lane.gate, &named.entrant())).await;
-                entered.map_err(|refused| Box::new(refusal::held_back(named, refused)))?
-            }
-        };
-        Ok(Some(permit))
+        if let Some(permit) = lane.gate.admit_at_once(named.repeat()) {
+            return Ok(Some(permit));
+        }
+        let Some(so_far) = self.before_send(named).await.map_err(no_store)? else { return Ok(None) };
+        let entered = Box::pin(self.pass_gates(&lane.gate, &named.entrant())).await;
+        entered.map(Some).map_err(|refused| Box::new(refusal::held_back(named, so_far, refused)))
     }
 
     async fn take_rate(&self, route: &Route, scope: &Scope, until: Instant) -> Result<(), Duration> {
         self.shared.limits.take(self.store.as_ref(), &route.name, scope, until).await
     }
 
-    async fn answers_without_sending(&self, named: &NamedCall) -> Result<bool, StoreError> {
+    /// What came of the call so far, if it would be sent now; `None` where it is answered without that.
+    async fn before_send(&self, named: &NamedCall) -> Result<Option<Execution>, StoreError> {
         if self.shared.flights.watch(named.id, named.identity.fingerprint).is_some() {
-            return Ok(true);
+            return Ok(None);
         }
-        let rule = named.resend_rule();
-        let found = self.store.read(named.id).await?;
-        let row = found.map(|found| found.operation.admit(Some(&named.identity.fingerprint), &rule, self.store.now()));
-        Ok(!matches!(row, None | Some(Admission::ClaimAgain | Admission::TakeOver)))
+        let Some(found) = self.store.read(named.id).await? else { return Ok(Some(Execution::NotExecuted)) };
+        let now = self.store.now();
+        let row = found.operation.admit(Some(&named.identity.fingerprint), &named.resend_rule(), now);
+        let is_sent = matches!(row, Admission::ClaimAgain | Admission::TakeOver);
+        Ok(is_sent.then(|| refusal::execution_at(&found.operation, now)))
     }
 
     fn owner(&self, operation: Operation, since: Instant) -> Owner {

@@ -12,6 +12,7 @@ use crate::engine::flight::{Pilot, Seat};
 use crate::engine::problem::{Code, Problem};
 use crate::engine::recover::{Alone, method};
 use crate::engine::refusal;
+use crate::operation::admission::Repeat;
 use crate::operation::dead_letter::Next;
 use crate::operation::transition::Opening;
 use crate::operation::{Operation, OperationId, StateName, StoredRequest};

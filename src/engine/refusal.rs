@@ -147,20 +147,20 @@ pub fn in_flight_without_store(named: &NamedCall, error: &StoreError) -> Conclus
 
 /// The record was read at `now`, and then the store took no step: what the record said is what is known.
 pub fn met_without_store(operation: &Operation, now: Timestamp, error: &StoreError) -> Conclusion {
+    known_without_store(Marks { execution: Some(execution_at(operation, now)), ..marks_of(operation) }, error)
+}
+
+/// As [`execution_of`]; nobody is at work where the lease is over at `now`.
+pub fn execution_at(operation: &Operation, now: Timestamp) -> Execution {
     let may_have_run = operation.may_have_run || operation.state.name() == StateName::Sent;
-    let execution = match execution_of(operation) {
+    match execution_of(operation) {
         Execution::InProgress if may_have_run && operation.is_ownerless(now) => Execution::Unknown,
         execution => execution,
-    };
-    known_without_store(Marks { execution: Some(execution), ..marks_of(operation) }, error)
+    }
 }
 
 fn known_without_store(marks: Marks, error: &StoreError) -> Conclusion {
-    let earlier = match marks.execution {
-        Some(Execution::InProgress) => " An earlier one with this key is running, and it may have run by now.",
-        Some(Execution::Executed | Execution::Unknown) => " An earlier one with this key may have run.",
-        Some(Execution::NotExecuted) | None => "",
-    };
+    let earlier = earlier(marks.execution);
     let problem = if error.unreadable().is_some() || matches!(error, StoreError::LostMemory(_)) {
         store_problem(error)
     } else {
@@ -169,6 +169,15 @@ fn known_without_store(marks: Marks, error: &StoreError) -> Conclusion {
             .with_retry_after(SOON)
     };
     Conclusion::Problem { problem, marks }
+}
+
+/// What has to be said beside "this one was not sent".
+fn earlier(execution: Option<Execution>) -> &'static str {
+    match execution {
+        Some(Execution::InProgress) => " An earlier one with this key is running, and it may have run by now.",
+        Some(Execution::Executed | Execution::Unknown) => " An earlier one with this key may have run.",
+        Some(Execution::NotExecuted) | None => "",
+    }
 }
 
 /// Nobody can look the call up now.
@@ -246,16 +255,18 @@ pub fn too_many_open(named: &NamedCall, most: u64) -> Conclusion {
     Conclusion::Problem { problem, marks: marks(named.id, &named.identity, Execution::NotExecuted) }
 }
 
-/// The route's own limit is used up.
-pub fn rate_limited(named: &NamedCall, wait: Duration) -> Conclusion {
-    let problem = rate_problem(&named.call.route, wait);
-    Conclusion::Problem { problem, marks: marks(named.id, &named.identity, Execution::NotExecuted) }
+/// The route's own limit is used up; `execution` is what came of the call before.
+pub fn rate_limited(named: &NamedCall, execution: Execution, wait: Duration) -> Conclusion {
+    let mut problem = rate_problem(&named.call.route, wait);
+    problem.detail += earlier(Some(execution));
+    Conclusion::Problem { problem, marks: marks(named.id, &named.identity, execution) }
 }
 
-/// A gate of its upstream does not let the call through.
-pub(super) fn held_back(named: &NamedCall, refused: Refused) -> Conclusion {
-    let problem = gate_problem(&named.call.route, refused);
-    Conclusion::Problem { problem, marks: marks(named.id, &named.identity, Execution::NotExecuted) }
+/// A gate of its upstream does not let the call through; `execution` is what came of it before.
+pub(super) fn held_back(named: &NamedCall, execution: Execution, refused: Refused) -> Conclusion {
+    let mut problem = gate_problem(&named.call.route, refused);
+    problem.detail += earlier(Some(execution));
+    Conclusion::Problem { problem, marks: marks(named.id, &named.identity, execution) }
 }
 
 /// A gate of an upstream, as a problem.

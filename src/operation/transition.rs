@@ -289,7 +289,7 @@ impl Operation {
         next.dead = Some(DeadLetter { disputed: false, ..self.dead.unwrap_or(DeadLetter::opened(step.now)) });
         let kind = if next.may_have_run {
             next.state = State::Unknown { cause: ended.cause, since: step.now };
-            next.expires_at = keep.unknowns.map(|life| step.now.after(life));
+            next.expires_at = keep.unknowns.map(|life| step.now.after(life.max(LEAST_LIFE)));
             EventKind::Unknown
         } else {
             next.state = State::NotExecuted { cause: ended.cause };

@@ -26,6 +26,7 @@ on! { [memory]
     a_large_body_is_refused
     a_large_body_may_pass_unguarded
     a_rate_refuses_new_calls_and_replays_old_ones
+    a_rate_does_not_say_that_a_call_in_doubt_did_not_run
     a_gateway_that_is_told_to_stop_finishes_its_calls
     a_call_that_outlasts_the_drain_is_left_to_its_lease
     a_gateway_that_is_told_to_stop_twice_waits_for_nothing
@@ -111,6 +112,19 @@ fn a_rate_refuses_new_calls_and_replays_old_ones(ground: Ground) {
     assert!(gateway.charge("k-1").send().expect(201).is_replay(), "what is known already costs nothing");
     gateway.post("/charges").key("k-1").json("{}").send().expect_problem(422, "key-reused");
     assert_eq!((upstream.effects(), gateway.operations("").len()), (2, 2));
+}
+
+fn a_rate_does_not_say_that_a_call_in_doubt_did_not_run(ground: Ground) {
+    let upstream = ScriptedUpstream::honouring_keys();
+    upstream.then(Step::Close);
+    let settings = Settings::of(&upstream).with_key().route("retry.max_attempts = 1");
+    let gateway = settings.route("limit.rate = '1/m'").start(&ground);
+
+    let lost = gateway.charge("k-1").send().expect_problem(502, "outcome-unknown");
+    let refused = gateway.charge("k-1").send().expect_problem(429, "rate-limited");
+
+    assert_eq!((refused.operation(), refused.execution()), (lost.operation(), Some("unknown")));
+    assert!(refused.json()["detail"].as_str().unwrap().contains("may have run"), "{refused:?}");
 }
 
 fn a_gateway_that_is_told_to_stop_finishes_its_calls(ground: Ground) {

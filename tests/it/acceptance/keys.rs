@@ -278,7 +278,6 @@ fn an_unnamed_call_stops_at_an_identical_unknown_one(ground: Ground) {
     assert!(!other.is_replay() && upstream.effects() == 2);
 }
 
-<<<<<<< HEAD
 fn a_stamped_key_that_comes_back_names_its_call(ground: Ground) {
     let upstream = ScriptedUpstream::start();
     upstream.then(Step::Close);
@@ -344,7 +343,8 @@ fn a_stamped_key_of_another_caller_is_a_key_like_any(ground: Ground) {
     assert!(!foreign.is_replay());
     assert_ne!(foreign.operation(), stamped.operation());
     assert_eq!(upstream.effects(), 2);
-=======
+}
+
 fn an_unnamed_call_that_may_be_made_again_needs_no_end_of_an_earlier_one(ground: Ground) {
     let upstream = ScriptedUpstream::start();
     let settings = Settings::of(&upstream).top("store.max_open = 2").route("retry.max_attempts = 1");
@@ -362,7 +362,6 @@ fn an_unnamed_call_that_may_be_made_again_needs_no_end_of_an_earlier_one(ground:
     }
     gateway.charge("k-1").send().expect(201);
     assert_eq!((upstream.seen().len(), upstream.effects()), (7, 7));
->>>>>>> 924af0c (Make harmless calls again, whatever came of one)
 }
 
 fn an_unnamed_call_stops_at_nothing_where_the_route_says_so(ground: Ground) {
