@@ -8,7 +8,7 @@ use rustls::ClientConfig;
 
 use super::error::Problem;
 use super::reader::{Reader, Section, Stated};
-use super::text;
+use super::{grammar, text};
 use crate::tls::{Identity, TlsError, client_config};
 
 const KEYS: [&str; 3] = ["ca_file", "client_cert", "client_key"];
@@ -55,7 +55,7 @@ impl fmt::Display for ClientTls {
 
 /// What is stated for connections that speak TLS. Where they do not, `plain` says so of each file that is stated.
 pub(super) fn read(reader: &mut Reader<'_>, section: &Section<'_>, plain: Option<&'static str>) -> Option<ClientTls> {
-    let paths = KEYS.map(|key| reader.text(section, key, |text| Ok(PathBuf::from(text))));
+    let paths = KEYS.map(|key| reader.text(section, key, grammar::pem_path));
     if let Some(problem) = plain {
         let refusals = paths.iter().flatten().map(|path| path.refused(Problem::Contradiction(problem.into())));
         reader.errors.extend(refusals);

@@ -54,6 +54,11 @@ pub enum Problem {
     UnreadableFile { path: PathBuf, error: io::Error },
 }
 
+/// Whether what stands under the key is a secret, or has some, however it was written.
+fn is_secret(key: &str) -> bool {
+    key == "callers.tokens" || (key.starts_with("upstreams.") && key.ends_with(".headers"))
+}
+
 impl ConfigErrors {
     /// Errors are sorted as a reader meets them.
     pub(super) fn new(file: &str, mut errors: Vec<ConfigError>) -> Self {
@@ -63,6 +68,11 @@ impl ConfigErrors {
 }
 
 impl ConfigError {
+    /// Shows a value that was refused, unless a secret is what belongs there.
+    pub(super) fn of_value(place: Place, key: String, value: String, problem: Problem) -> Self {
+        Self { place, value: (!is_secret(&key)).then_some(value), key, problem }
+    }
+
     pub(super) fn whole(problem: Problem) -> Self {
         Self { place: Place::Whole, key: String::new(), value: None, problem }
     }

@@ -1,10 +1,12 @@
 //! The small grammars of single values: names, paths, pointers, networks.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use http::{HeaderName, HeaderValue, Method};
 
 use super::rules::{DuplicateWindow, Ignored, Ingredient, OnChangedPayload};
+use super::tree::PEM;
 use super::units::{self, Accepts};
 use super::words::word;
 use super::{Callers, Network};
@@ -96,6 +98,14 @@ pub(super) fn header_value(text: &str) -> Result<HeaderValue, Accepts> {
         return Err(visible());
     }
     HeaderValue::from_str(text).map_err(|_| visible())
+}
+
+/// The path of a PEM file. What stands in such a file is often a secret, and is not told again in a refusal.
+pub(super) fn pem_path(text: &str) -> Result<PathBuf, Accepts> {
+    if text.contains(PEM) {
+        return Err("the path of a PEM file, not what is in it".into());
+    }
+    Ok(PathBuf::from(text))
 }
 
 pub(super) fn method(text: &str) -> Result<Method, Accepts> {

@@ -40,7 +40,7 @@ impl<T> Stated<T> {
     }
 
     pub(super) fn refused(&self, problem: Problem) -> ConfigError {
-        ConfigError { place: self.place.clone(), key: self.key.clone(), value: Some(self.shown.clone()), problem }
+        ConfigError::of_value(self.place.clone(), self.key.clone(), self.shown.clone(), problem)
     }
 }
 
@@ -237,6 +237,11 @@ impl Reader<'_> {
         let Some(node) = section.table.get(key) else { return Vec::new() };
         let path = section.key(key);
         let table = self.table(node, &path);
+        if table.is_reference() {
+            let accepts = "names, each with a string; `{ env }` and `{ file }` stand for one of these strings";
+            self.refuse(node, path, Problem::Accepts(accepts.into()));
+            return Vec::new();
+        }
         let inner = Section { path, place: node.place.clone(), table };
         let entries = inner.table.0.iter();
         entries.filter_map(|entry| self.secret(&inner, &entry.key, |text| parse(&entry.key, text))).collect()

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::error::Problem;
 use super::reader::{Reader, Section, Stated};
-use super::{schema, text};
+use super::{grammar, schema, text};
 use crate::tls::{Identity, SERVER_PROTOCOLS, ServerTlsError, TlsError, server_config};
 
 /// Certificates from files, which may be others later.
@@ -122,7 +122,7 @@ pub(super) fn read(reader: &mut Reader<'_>, server: &Section<'_>) -> Option<Serv
         return None;
     }
     let section = &reader.child(server, "tls", &schema::SERVER_TLS);
-    let path = |text: &str| Ok(PathBuf::from(text));
+    let path = grammar::pem_path;
     let cert =
         reader.required(section, "cert", "a PEM file with the certificate, and those that lead to its root", path);
     let key = reader.required(section, "key", "a PEM file with the key of the certificate", path);

@@ -23,6 +23,9 @@ pub enum Place {
     Argument(&'static str),
 }
 
+/// How what is in a PEM file begins, keys among it.
+pub(super) const PEM: &str = "-----BEGIN";
+
 /// A value and its place.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
@@ -77,15 +80,27 @@ impl Table {
         self.0.iter().find(|entry| entry.key == key).map(|entry| &entry.node)
     }
 
-    /// Of a table the reference of a secret may be shown, for it is none.
-    fn shown(&self) -> String {
+    /// Whether it is `{ env = "NAME" }` or `{ file = "PATH" }`.
+    pub(super) fn is_reference(&self) -> bool {
+        self.reference().is_some()
+    }
+
+    fn reference(&self) -> Option<(&str, &str)> {
         match self.0.as_slice() {
             [Entry { key, node: Node { value: Value::Text(name), .. }, .. }]
                 if matches!(key.as_str(), "env" | "file") =>
             {
-                format!("{{ {key} = {} }}", quoted(name))
+                Some((key, name))
             }
-            _ => "{...}".to_owned(),
+            _ => None,
+        }
+    }
+
+    /// Of a table the reference of a secret may be shown, for it is none.
+    fn shown(&self) -> String {
+        match self.reference() {
+            Some((key, name)) => format!("{{ {key} = {} }}", quoted(name)),
+            None => "{...}".to_owned(),
         }
     }
 
@@ -169,7 +184,18 @@ fn place_of(text: &str, span: &Range<usize>) -> Place {
 }
 
 fn quoted(text: &str) -> String {
-    format!("{:?}", short(&without_password(text)))
+    if text.contains(PEM) {
+        return format!("{PEM:?}...");
+    }
+    format!("{:?}", short(&without_query(&without_password(text))))
+}
+
+/// Some give a password as `redis://host?password=...`.
+fn without_query(text: &str) -> Cow<'_, str> {
+    match text.split_once(['?', '#']) {
+        Some((url, _)) if url.contains("://") => Cow::Owned(format!("{url}?***")),
+        Some(_) | None => Cow::Borrowed(text),
+    }
 }
 
 fn short(text: &str) -> Cow<'_, str> {
@@ -213,6 +239,8 @@ mod tests {
             ("me:p@ss@host:1", "***@host:1"),
             ("me:p://ss@host:1", "***@host:1"),
             ("http://host", "http://host"),
+            ("redis://host?password=p", "redis://host?***"),
+            ("redis://me:p@host/0#p", "redis://***@host/0?***"),
         ] {
             assert_eq!(Node::new(Value::Text(text.to_owned()), Place::Whole).shown(), format!("{shown:?}"));
         }

@@ -13,6 +13,7 @@ mod overriding;
 mod refused;
 mod routing;
 mod ruled;
+mod secrets;
 
 use std::sync::Arc;
 
