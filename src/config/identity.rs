@@ -5,6 +5,7 @@ use sha2::{Digest, Sha256};
 use crate::operation::admission::Repeat;
 
 use super::explain::Shown;
+use super::moves::moves;
 use super::{Callers, Config, OnChangedPayload, Route, Upstream};
 
 /// The fingerprint's version is part of the rules: another one compares other values.
@@ -76,6 +77,7 @@ impl Config {
         {
             changes.new_keys.push(format!("store.namespace was {was}, is {is}"));
         }
+        changes.extend(moves(old, new));
         changes
     }
 

@@ -15,6 +15,7 @@ mod hint;
 mod identity;
 mod layers;
 mod load;
+mod moves;
 mod overrides;
 mod policy;
 mod presets;

@@ -220,3 +220,57 @@ fn a_change_under_which_calls_are_still_found_is_told_apart() {
     };
     assert_eq!(Config::changes_of_identity(&old, &declared), expected);
 }
+
+/// What `check --against` says of `new` where `old` was before.
+fn changes(old: &str, new: &str) -> Vec<String> {
+    Config::changes_of_identity(&config(old), &config(new))
+}
+
+#[test]
+fn calls_that_another_route_takes_are_listed() {
+    let with = |name: &str, matches: &str| {
+        format!("{LEAST}[[routes]]\nname = \"{name}\"\nmatch = {{ {matches} }}\nupstream = \"main\"\n")
+    };
+    let refunds = "route all: DELETE PATCH POST PUT /refunds is taken by route new, where calls get new keys";
+    assert_eq!(changes(LEAST, &with("new", "path = \"/refunds\"")), [refunds]);
+    let posts = with("new", "path = \"/\", methods = [\"POST\"]");
+    assert_eq!(changes(LEAST, &posts), ["route all: POST / is taken by route new, where calls get new keys"]);
+    let off = with("new", "path = \"/refunds\", host = \"a\"") + "key.mode = \"off\"";
+    assert_eq!(
+        changes(LEAST, &off),
+        ["route all: DELETE PATCH POST PUT /refunds is taken by route new, which does not guard them"]
+    );
+    let (two, swapped) =
+        (with("new", "path = \"/refunds\""), with("new", "path = \"/refunds\"").replace("\"all\"", "\"x\""));
+    let swapped = swapped.replace("\"new\"", "\"all\"").replace("\"x\"", "\"new\"");
+    assert_eq!(changes(&two, &swapped).len(), 2);
+    assert!(changes(&two, &two).is_empty());
+}
+
+#[test]
+fn calls_that_are_not_guarded_any_more_are_listed() {
+    for line in ["key.mode = \"off\"", "effect = \"read\""] {
+        let off = format!("{LEAST}{line}");
+        assert_eq!(changes(LEAST, &off), ["route all: DELETE PATCH POST PUT / is not guarded any more"], "{line}");
+        assert!(changes(&off, LEAST).is_empty(), "{line}");
+    }
+}
+
+#[test]
+fn callers_and_stores_of_another_name_are_listed() {
+    let token = |name: &str| {
+        format!("{LEAST}[callers]\nscope = \"token\"\n[[callers.tokens]]\nname = \"{name}\"\ntoken = \"t\"")
+    };
+    assert_eq!(changes(&token("bot"), &token("agent")), ["callers.tokens: bot is called agent"]);
+    let store = |url: &str| format!("{LEAST}[store]\nnamespace = \"n\"\nurl = \"{url}\"");
+    let listed = |old: &str, new: &str| changes(&store(old), &store(new));
+    let lines = listed("redis://h/0", "redis://me:s3cret@h/1");
+    assert_eq!(
+        lines,
+        ["store.url was redis://h:6379, is redis://***@h:6379/1: what is in the one is not in the other"]
+    );
+    assert_eq!(listed("file:a.db", "file:b.db").len(), 1);
+    assert_eq!(listed("memory:", "redis://h").len(), 1);
+    assert!(listed("redis://h", "rediss://me:s3cret@h").is_empty());
+    assert!(listed("redis+sentinel://a/m", "redis+sentinel://b,c/m").is_empty());
+}
