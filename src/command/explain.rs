@@ -100,7 +100,7 @@ fn peer(server: &Server) -> Peer {
     let transport = match server.tls.as_ref().map(ServerTls::asks_clients) {
         None => Transport::Plain,
         Some(false) => Transport::Tls,
-        Some(true) => Transport::MutualTls,
+        Some(true) => Transport::MutualTls { holder: [0; 32] },
     };
     Peer::new((Ipv4Addr::LOCALHOST, 0).into(), transport)
 }

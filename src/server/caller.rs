@@ -59,6 +59,14 @@ impl CallerRule {
         Ok(())
     }
 
+    /// Whose certificate came with the connection. That of a trusted proxy says nothing of those for whom it asks.
+    fn holder(&self, peer: &Peer) -> Option<[u8; 32]> {
+        match peer.transport {
+            Transport::MutualTls { holder } if !self.trusts(peer.address.ip()) => Some(holder),
+            Transport::MutualTls { .. } | Transport::Tls | Transport::Plain => None,
+        }
+    }
+
     /// The scope of a request. A token of the gateway's own is taken out of `headers`: it never goes upstream. A client
     /// that has shown its certificate is one of those who may say for whom they ask.
     ///
@@ -67,9 +75,9 @@ impl CallerRule {
     pub fn scope(&self, headers: &mut HeaderMap, peer: &Peer) -> Result<Scope, Problem> {
         match &self.callers {
             Callers::None => Ok(Scope::none()),
-            Callers::Credential => Ok(by_credential(headers)),
+            Callers::Credential => Ok(by_credential(headers, self.holder(peer).as_ref())),
             Callers::Header(name) => {
-                let has_certificate = peer.transport == Transport::MutualTls;
+                let has_certificate = matches!(peer.transport, Transport::MutualTls { .. });
                 let believed = self.on_loopback || has_certificate || self.trusts(peer.address.ip());
                 by_header(headers, name).filter(|_| believed).ok_or_else(|| nameless(name))
             }
@@ -82,6 +90,9 @@ impl CallerRule {
     }
 }
 
+/// The name of a client certificate among the credentials of a request: none that a header can have.
+const CERTIFICATE: &str = "(certificate)";
+
 /// Browsers say `Origin` with every write; with reads only, at best, what the page is to us.
 fn is_of_foreign_page(headers: &HeaderMap) -> bool {
     if !headers.contains_key(ORIGIN) {
@@ -93,8 +104,9 @@ fn is_of_foreign_page(headers: &HeaderMap) -> bool {
 
 /// All lasting credentials together: one of them may be shared by many. What changes by itself makes a new caller of the
 /// same one, so it counts only where there is nothing else.
-fn by_credential(headers: &HeaderMap) -> Scope {
-    let lasting = credentials(headers, Lifetime::Lasting);
+fn by_credential(headers: &HeaderMap, holder: Option<&[u8; 32]>) -> Scope {
+    let certificate = holder.map(|holder| (CERTIFICATE, holder.as_slice()));
+    let lasting: Vec<_> = certificate.into_iter().chain(credentials(headers, Lifetime::Lasting)).collect();
     let lines = if lasting.is_empty() { credentials(headers, Lifetime::Session) } else { lasting };
     match lines.as_slice() {
         [] => Scope::credential("anonymous", b""),
@@ -182,9 +194,10 @@ mod tests {
     fn a_scope_header_counts_only_from_where_it_is_believed() {
         let callers = Callers::Header(HeaderName::from_static("x-tenant"));
         let named = || headers(&[("x-tenant", "a")]);
+        let mutual = peer(Transport::MutualTls { holder: [1; 32] });
         assert!(rule(callers.clone(), true).scope(&mut named(), &PEER).is_ok());
         assert!(rule(callers.clone(), false).scope(&mut named(), &PEER).is_err());
-        assert!(rule(callers.clone(), false).scope(&mut named(), &peer(Transport::MutualTls)).is_ok());
+        assert!(rule(callers.clone(), false).scope(&mut named(), &mutual).is_ok());
         assert!(rule(callers.clone(), true).scope(&mut HeaderMap::new(), &PEER).is_err());
         let mut two = named();
         two.append("x-tenant", HeaderValue::from_static("b"));
@@ -242,6 +255,23 @@ mod tests {
         let both = [digest(b"k"), digest(b"l")].concat();
         let of_both = by_credential_of(&[("x-api-key", "l"), ("authorization", "k")]);
         assert_eq!(of_both, Scope::credential("authorization+x-api-key", &both));
+    }
+
+    #[test]
+    fn a_client_certificate_is_a_credential_unless_a_proxy_shows_its_own() {
+        let with = |holder: u8| peer(Transport::MutualTls { holder: [holder; 32] });
+        let scope = |rule: &CallerRule, lines, peer: &Peer| rule.scope(&mut headers(lines), peer).unwrap();
+        let direct = rule(Callers::Credential, false);
+        let alice = scope(&direct, &[], &with(1));
+        assert_eq!(alice, scope(&direct, &[("cookie", "lb=7")], &with(1)));
+        let token = &[("authorization", "k")];
+        let others = [scope(&direct, &[], &with(2)), scope(&direct, token, &with(1)), scope(&direct, token, PEER)];
+        assert!(others.iter().all(|other| *other != alice), "{others:?}");
+        assert_ne!(others[1], others[2]);
+
+        let trusted = vec![Network { address: PEER.address.ip(), prefix: 32 }];
+        let behind_a_proxy = CallerRule { trusted, ..direct };
+        assert_eq!(scope(&behind_a_proxy, token, &with(1)), scope(&behind_a_proxy, token, &with(2)));
     }
 
     #[test]

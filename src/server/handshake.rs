@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+use rustls::server::ParsedCertificate;
+use sha2::{Digest, Sha256};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
@@ -48,10 +51,20 @@ pub(super) async fn greet(stream: TcpStream, certificates: &Certificates) -> Res
     let current = Arc::clone(&certificates.borrow());
     let stream = TlsAcceptor::from(current).accept(stream).into_fallible().await?;
     let session = stream.get_ref().1;
-    let transport = if session.peer_certificates().is_some() { Transport::MutualTls } else { Transport::Tls };
+    let certificate = session.peer_certificates().and_then(<[_]>::first);
+    let transport = certificate.map_or(Transport::Tls, |shown| Transport::MutualTls { holder: holder(shown) });
     let is_http2 = session.alpn_protocol() == Some(b"h2");
     let stream = Box::new(stream);
     Ok(if is_http2 { Greeted::Http2(stream, transport) } else { Greeted::Http1(stream, transport) })
+}
+
+/// Who can show the certificate: whoever has the key to it, also after a renewal that leaves the key as it is.
+fn holder(certificate: &CertificateDer<'_>) -> [u8; 32] {
+    let key = ParsedCertificate::try_from(certificate).map(|parsed| parsed.subject_public_key_info());
+    match key {
+        Ok(key) => Sha256::digest(&key).into(),
+        Err(_) => Sha256::digest(certificate).into(),
+    }
 }
 
 /// What a client is told that speaks plain HTTP where TLS is spoken.

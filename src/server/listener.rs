@@ -105,8 +105,10 @@ impl Peer {
 pub enum Transport {
     Plain,
     Tls,
-    /// TLS, and the client has shown a certificate of `client_ca`.
-    MutualTls,
+    /// TLS, and the client has shown a certificate of `client_ca`. Its holder is a digest of the public key in it.
+    MutualTls {
+        holder: [u8; 32],
+    },
 }
 
 impl Transport {
@@ -114,7 +116,7 @@ impl Transport {
     pub const fn scheme(self) -> &'static str {
         match self {
             Self::Plain => "http",
-            Self::Tls | Self::MutualTls => "https",
+            Self::Tls | Self::MutualTls { .. } => "https",
         }
     }
 }

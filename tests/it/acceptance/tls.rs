@@ -14,6 +14,7 @@ use crate::support::upstream::ScriptedUpstream;
 on! { [memory]
     an_agent_over_tls_is_served_and_the_service_learns_of_it
     a_client_without_a_certificate_is_turned_away_in_the_handshake
+    holders_of_two_certificates_are_two_callers
     renewed_certificates_are_used_without_a_restart
 }
 
@@ -64,6 +65,24 @@ fn a_client_without_a_certificate_is_turned_away_in_the_handshake(ground: Ground
     assert!(refused.contains("alert"), "{refused}");
     assert_eq!(upstream.effects(), 0);
     assert_eq!(curl(&gateway, &ca, &["--cert", &cert, "--key", &key]), Ok("201 2".to_owned()));
+}
+
+fn holders_of_two_certificates_are_two_callers(ground: Ground) {
+    let (upstream, clients, files) =
+        (ScriptedUpstream::start(), Authority::made(), Authority::made().papers("localhost"));
+    let theirs = ["alice", "bob"].map(|name| clients.papers(name));
+    let path = |files: &TempDir, file: &str| files.path().join(file).display().to_string();
+    let client_ca = format!(", client_ca = '{}'", path(&theirs[0], "ca.pem"));
+    let settings = secured(&upstream, &files, &client_ca).top("callers.scope = 'credential'");
+    let gateway = settings.start(&ground);
+
+    for papers in [&theirs[0], &theirs[1], &theirs[0]] {
+        let (cert, key) = (path(papers, "cert.pem"), path(papers, "key.pem"));
+        let words = ["--cert", &cert, "--key", &key, "-H", "Idempotency-Key: k-1"];
+        assert_eq!(curl(&gateway, &files.path().join("ca.pem"), &words), Ok("201 2".to_owned()));
+    }
+
+    assert_eq!((upstream.effects(), gateway.operations("").len()), (2, 2), "the third is a replay");
 }
 
 fn renewed_certificates_are_used_without_a_restart(ground: Ground) {
