@@ -87,6 +87,8 @@ pub fn passing_key(route: &Route, scope: &Scope, headers: &mut HeaderMap) -> Opt
     }
     let client = ClientKey::parse(headers, &route.key.header).ok().flatten();
     headers.remove(&route.key.header);
+    // By its own name for it, too, the service would take a caller's own key.
+    headers.remove(route.key.header_upstream());
     route.key.upstream_header.as_ref()?;
     client.map(|client| key::forwarded(scope, &route.name, client.as_str(), route.key.format))
 }

@@ -12,6 +12,7 @@ on! { [memory]
     a_stranger_is_turned_away_before_anything_else
     equal_keys_do_not_meet_at_an_upstream_with_our_credential
     equal_keys_do_not_meet_upstream_on_unguarded_calls_either
+    a_key_under_the_name_that_the_service_has_for_it_does_not_meet_another_either
     a_page_of_another_site_does_not_spend_the_credential_of_a_sidecar
 }
 
@@ -117,6 +118,21 @@ fn equal_keys_do_not_meet_upstream_on_unguarded_calls_either(ground: Ground) {
     let keys: Vec<_> = upstream.seen().iter().map(|call| call.header("Idempotency-Key").unwrap().to_owned()).collect();
     assert!(keys[0] != "k-1" && keys[0] != keys[1], "{keys:?}");
     assert_eq!(keys[0], keys[2], "one caller's key stays the same");
+}
+
+fn a_key_under_the_name_that_the_service_has_for_it_does_not_meet_another_either(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let paypal = with_tokens(&upstream).route("key.upstream_header = 'PayPal-Request-Id'");
+    let off = paypal.clone().route("key.mode = 'off'").start(&ground);
+    let large = paypal.route("max_body = '1B'\non_large_body = 'pass-unguarded'").start(&ground);
+
+    for gateway in [&off, &large] {
+        let call = gateway.post("/charges").header("Authorization", "Bearer old-token").json("{}");
+        let answer = call.header("PayPal-Request-Id", "order-1").send().expect(201);
+        assert!(answer.header("Oncegate-Guarded").is_some());
+    }
+
+    assert!(upstream.seen().iter().all(|call| call.header("PayPal-Request-Id").is_none()), "{:?}", upstream.seen());
 }
 
 fn a_page_of_another_site_does_not_spend_the_credential_of_a_sidecar(ground: Ground) {
