@@ -55,7 +55,7 @@ use crate::engine::pass::Passage;
 use crate::engine::scopes::Scopes;
 use crate::engine::status::{RouteStatus, Status};
 use crate::entropy::Entropy;
-use crate::operation::admission::Admission;
+use crate::operation::admission::{Admission, Repeat};
 use crate::operation::transition::{Ownership, Retention, Step};
 use crate::operation::{Operation, OwnerId, Scope, WriteId};
 use crate::retry::inbound;
@@ -157,7 +157,7 @@ impl Engine {
     /// The route says that a call whose claim failed goes on unguarded: nothing was sent so far.
     async fn through_gates_or_pass(self: &Arc<Self>, named: NamedCall) -> Answer {
         let answer = self.through_gates(named.clone()).await;
-        if !answer.is_for_want_of_store() {
+        if !answer.is_for_want_of_store() || may_run_anew(&named) {
             return answer;
         }
         let Call { route, scope, deadline, .. } = &named.call;
@@ -304,4 +304,10 @@ impl Engine {
         let half = wait / 2;
         half + Duration::from_millis(self.shared.entropy.up_to(crate::clock::millis(half)))
     }
+}
+
+/// Whether an earlier run may have had the other form of the call's key, by which nobody can look without a store: its
+/// upstream would take this one for another call.
+fn may_run_anew(named: &NamedCall) -> bool {
+    named.other_key.is_some() && named.repeat() != Repeat::Harmless
 }

@@ -167,6 +167,20 @@ async fn a_route_that_passes_without_a_store_does_not_pass_without_its_memory() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_may_have_run_under_another_form_of_its_key_does_not_pass_without_a_store() {
+    let route = "on_store_down = \"pass\"";
+    let (both_forms, one_form) = ("mode = \"required\"", "mode = \"required\"\nfrom = [\"session\", \"step\"]");
+    for (setup, key, sends) in
+        [(Setup::WITH_KEY, both_forms, 0), (Setup::WITH_KEY, one_form, 1), (Setup::HARMLESS, both_forms, 1)]
+    {
+        let gateway = Gateway::before(Vec::new(), Setup { route, key, ..setup });
+        gateway.store.goes_away();
+        let told = gateway.open(Ask::of_step("s", "1")).await;
+        assert_eq!((told.marks.unguarded.is_some(), gateway.upstream.seen().len()), (sends == 1, sends), "{key}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_receipt_whose_acknowledgement_was_lost_is_recognised() {
     for setup in [Setup::UNSAFE, Setup::WITH_KEY] {
         let gateway = Gateway::before(vec![answers(200).body("charged").into()], setup);
