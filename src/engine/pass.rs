@@ -31,6 +31,9 @@ use crate::upstream::{
 /// Bytes of an answer that are held back from its caller where they decide what it means.
 const LOOKED_AT: u64 = 64 * 1024;
 
+const READ_IN_DOUBT: &str = "Send the same call again if it is still wanted: it counts as a read, so it may reach the service \
+                             a second time.";
+
 /// A request that goes through without a record.
 pub struct Passage {
     pub route: Arc<Route>,
@@ -386,7 +389,9 @@ fn problem(passage: &Passage, passed: &Passed, execution: Execution) -> Problem 
         (false, true) => Code::UpstreamTimeout,
         (false, false) => Code::UpstreamFailed,
     };
-    Problem::new(code, detail).with_status(status)
+    let problem = Problem::new(code, detail).with_status(status);
+    let is_read_in_doubt = execution == Execution::Unknown && passage.unguarded.is_none();
+    if is_read_in_doubt { problem.with_advice(READ_IN_DOUBT) } else { problem }
 }
 
 /// A gate that it does not pass.

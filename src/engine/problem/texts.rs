@@ -256,7 +256,8 @@ pub(super) const UPSTREAM_FAILED: Entry = Entry {
     title: "The service could not be reached",
     advice: "Send the same call with the same key again if it is still wanted; it did not run.",
     explanation: "The gateway found no connection to the service, or the service refused it before it took the call. \
-                  Nothing ran there. Check the upstream's url and whether the service is up.",
+                  Nothing ran there, unless it was a read, which may have come as far. Check the upstream's url and \
+                  whether the service is up.",
     retryable: true,
     look_up: true,
 };

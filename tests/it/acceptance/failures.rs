@@ -23,6 +23,7 @@ on! { [memory]
     a_service_that_stays_down_has_not_run_the_call
     a_connection_closed_before_it_was_read_may_have_run
     a_switch_to_a_protocol_nobody_asked_for_is_no_answer
+    a_read_that_may_have_arrived_is_not_said_to_have_done_nothing
     a_delete_that_finds_nothing_after_a_doubt_says_so
     a_veto_ends_the_retries_with_the_last_answer
 }
@@ -56,6 +57,19 @@ fn a_switch_to_a_protocol_nobody_asked_for_is_no_answer(ground: Ground) {
     gateway.call("GET", "/charges/1").send().expect(201);
 
     assert_eq!(upstream.seen().len(), 3, "a read may be asked again");
+}
+
+fn a_read_that_may_have_arrived_is_not_said_to_have_done_nothing(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let search = "[[routes]]\nname = 'search'\nmatch.path = '/search'\nupstream = 'payments'\neffect = 'read'";
+    let gateway = Settings::of(&upstream).route("retry.max_attempts = 1").and(search).start(&ground);
+
+    for call in [gateway.call("GET", "/charges"), gateway.post("/search").json("{}")] {
+        upstream.then(Step::Close);
+        let problem = call.send().expect_problem(502, "upstream-failed").json();
+        let advice = problem["advice"].as_str().unwrap();
+        assert!(advice.contains("Send the same call again") && !advice.contains("did not run"), "{problem}");
+    }
 }
 
 fn a_service_that_stays_down_has_not_run_the_call(ground: Ground) {
