@@ -127,10 +127,16 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Longer<B> {
 }
 
 /// # Errors
-/// A frame has trailers of a name that is read before the body.
-pub fn check_trailers(frame: &Frame<Bytes>) -> Result<(), BodyError> {
+/// A frame has trailers of a name that is read before the body, in general or as one of the `reserved`. A service may take
+/// `_` for `-`.
+pub fn check_trailers(frame: &Frame<Bytes>, reserved: &[HeaderName]) -> Result<(), BodyError> {
+    let is_reserved = |name: &HeaderName| {
+        let name = name.as_str().replace('_', "-");
+        reserved.iter().any(|reserved| reserved.as_str() == name)
+    };
     let mut names = frame.trailers_ref().into_iter().flat_map(HeaderMap::keys);
-    names.find(|name| !may_be_trailer(name)).map_or(Ok(()), |name| Err(BodyError::Trailer(name.clone())))
+    let refused = names.find(|name| !may_be_trailer(name) || is_reserved(name));
+    refused.map_or(Ok(()), |name| Err(BodyError::Trailer(name.clone())))
 }
 
 /// A body while it is read.
@@ -163,7 +169,7 @@ impl Gathering {
                 Some(Err(error)) => return Err(BodyError::Broken(error.into())),
                 // Trailers of a request are dropped: a repeat could not bring them again.
                 Some(Ok(frame)) => {
-                    check_trailers(&frame)?;
+                    check_trailers(&frame, &[])?;
                     let piece = frame.into_data().unwrap_or_default();
                     if self.length + piece.len() as u64 > limits.size {
                         let read = VecDeque::from([self.finish().bytes, piece]);

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use http::header::{CONNECTION, EXPECT, HOST, TRANSFER_ENCODING, VIA};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TRANSFER_ENCODING, VIA};
 use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
@@ -66,7 +66,7 @@ pub struct Door {
     max_uri_bytes: usize,
     /// Where routes look for the client's key.
     key_headers: Vec<HeaderName>,
-    /// What else names a call, its route or its caller.
+    /// What else names a call, its route or its caller, here or where it goes.
     naming_headers: Vec<HeaderName>,
     instance: Instance,
 }
@@ -82,9 +82,11 @@ impl Door {
         let named = keys().flat_map(|key| [&key.session_header, &key.step_header].into_iter().chain(&key.headers));
         let derived = keys().flat_map(|key| &key.from).filter_map(Ingredient::header);
         let matched = config.routes.0.iter().flat_map(|route| &route.matches.headers).map(|(name, _)| name);
+        let added = config.routes.0.iter().flat_map(|route| &route.upstream.headers).map(|(name, _)| name);
+        let upstream = keys().filter_map(|key| key.upstream_header.as_ref());
         Self {
             key_headers: distinct(keys().map(|key| &key.header)),
-            naming_headers: distinct(named.chain(derived).chain(matched).chain(caller)),
+            naming_headers: distinct(named.chain(derived).chain(matched).chain(caller).chain(added).chain(upstream)),
             ..Self::with_limits(config.server.max_header_bytes, config.server.max_uri_bytes, instance)
         }
     }
@@ -101,6 +103,7 @@ impl Door {
     /// A problem `invalid-request` or `method-not-allowed`; the connection ends with its answer.
     pub fn check(&self, head: &Parts, ambiguity: Option<Ambiguity>) -> Result<(), Problem> {
         check_framing(&head.headers, ambiguity)?;
+        check_http2(head)?;
         check_method(&head.method)?;
         self.check_size(&head.uri, &head.headers)?;
         check_target(&head.method, &head.uri)?;
@@ -109,6 +112,11 @@ impl Door {
         self.check_connection(&head.headers)?;
         self.check_twins(&head.headers)?;
         self.check_loop(&head.headers)
+    }
+
+    /// What no trailer may be called, for it was read before the body.
+    pub fn reserved(&self) -> impl Iterator<Item = &HeaderName> {
+        self.key_headers.iter().chain(&self.naming_headers)
     }
 
     fn check_size(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
@@ -133,10 +141,7 @@ impl Door {
 
     /// By bytes, as the lines are taken away later.
     fn check_connection(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        let names = || {
-            let ours = self.key_headers.iter().chain(&self.naming_headers).map(HeaderName::as_str);
-            END_TO_END.into_iter().chain(ours)
-        };
+        let names = || END_TO_END.into_iter().chain(self.reserved().map(HeaderName::as_str));
         let lines =
             headers.get_all(CONNECTION).into_iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
         let mut options = lines.map(<[u8]>::trim_ascii);
@@ -205,6 +210,23 @@ fn check_framing(headers: &HeaderMap, ambiguity: Option<Ambiguity>) -> Result<()
             Err(refusal("Transfer-Encoding is something other than chunked").with_status(501))
         }
         Some(_) | None => Ok(()),
+    }
+}
+
+/// What HTTP/1 has refused, or read in one way, by now.
+fn check_http2(head: &Parts) -> Result<(), Problem> {
+    if head.version != Version::HTTP_2 {
+        return Ok(());
+    }
+    if head.headers.get_all(CONTENT_LENGTH).iter().nth(1).is_some() {
+        return Err(refusal(Ambiguity::TwoLengths.as_str()));
+    }
+    // The lines of a cookie were joined by us, and one of them may have been empty.
+    let is_padded =
+        |name: &HeaderName, value: &HeaderValue| name != COOKIE && value.as_bytes().trim_ascii().len() < value.len();
+    match head.headers.iter().find(|(name, value)| is_padded(name, value)) {
+        Some((name, _)) => Err(refusal(format_args!("there is white space around the value of {name}"))),
+        None => Ok(()),
     }
 }
 
@@ -382,6 +404,37 @@ mod tests {
     }
 
     const HOST: (&str, &str) = ("host", "gw");
+
+    #[test]
+    fn what_names_a_call_where_it_goes_has_no_twin_either() {
+        let text = "upstreams.u = { url = 'http://h', headers = { X-Account = 'main' } }\n\
+                    routes = [{ name = 'r', match.path = '/', upstream = 'u', key.upstream_header = 'Request-Id' }]";
+        let config = Config::parse(text, "gateway.toml", &crate::config::Environment::default()).unwrap();
+        let door = Door::new(&config, Instance::new(&Entropy::seeded(1)));
+        let refused = |name: &str, value: &str| {
+            let request = Request::post("/").header("host", "gw").header(name, value);
+            door.check(&request.body(()).unwrap().into_parts().0, None).err().map(|problem| problem.status)
+        };
+        for (name, value) in [("x_account", "other"), ("request_id", "k"), ("connection", "x-account, close")] {
+            assert_eq!(refused(name, value), Some(400), "{name}");
+        }
+        assert_eq!(refused("x-other_account", "other"), None);
+        assert!(door.reserved().any(|name| name == "x-account") && door.reserved().any(|name| name == "request-id"));
+    }
+
+    #[test]
+    fn over_http2_a_value_has_no_white_space_around_it_and_a_body_one_length() {
+        let refused = |lines: &[(&str, &str)]| {
+            let request = Request::post("/").version(Version::HTTP_2).header("host", "gw");
+            let request = lines.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+            door().check(&request.body(()).unwrap().into_parts().0, None).is_err()
+        };
+        for value in [" a", "a ", "\ta", "a\t"] {
+            assert!(refused(&[("x-tenant", value)]), "{value:?}");
+        }
+        assert!(refused(&[("content-length", "1"), ("content-length", "1")]));
+        assert!(!refused(&[("content-length", "1"), ("x-tenant", "a b"), ("x-empty", "")]));
+    }
 
     #[test]
     fn an_ordinary_request_passes() {

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderName;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -52,6 +53,8 @@ pub struct Passing<B> {
     limit: u64,
     idle: Duration,
     stall: Option<Pin<Box<Sleep>>>,
+    /// Names that no trailer may have.
+    reserved: Arc<[HeaderName]>,
     /// Ends when the body may be asked for.
     gate: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     complaint: Complaint,
@@ -82,9 +85,15 @@ where
             limit,
             idle,
             stall: None,
+            reserved: Arc::default(),
             gate: None,
             complaint,
         })
+    }
+
+    /// Nobody may say behind the body what these headers say before it.
+    pub fn without_trailers(self, reserved: Arc<[HeaderName]>) -> Self {
+        Self { reserved, ..self }
     }
 
     /// Not one byte is asked for before the upstream has `continued`, or has had its time to: some never say so.
@@ -129,7 +138,7 @@ where
 
     fn measure(&mut self, frame: Result<Frame<Bytes>, B::Error>) -> Result<Frame<Bytes>, Stopped> {
         let frame = frame.map_err(|error| self.complaint.note(BodyError::Broken(error.into())))?;
-        check_trailers(&frame).map_err(|error| self.complaint.note(error))?;
+        check_trailers(&frame, &self.reserved).map_err(|error| self.complaint.note(error))?;
         self.size += frame.data_ref().map_or(0, |data| data.len() as u64);
         if self.size > self.limit {
             return Err(self.complaint.note(BodyError::TooLarge { limit: self.limit }));
@@ -262,6 +271,22 @@ mod tests {
             let rest = passing.collect().await.unwrap();
             assert_eq!(rest.trailers(), trailers.as_ref());
             assert_eq!(rest.to_bytes(), "cd");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_trailer_says_nothing_that_is_read_before_the_body() {
+        let reserved: Arc<[HeaderName]> = [HeaderName::from_static("x-tenant")].into();
+        for (name, passes) in [("x-tenant", false), ("x_tenant", false), ("x-checksum", true)] {
+            let (sender, body) = open(&["1"]);
+            let trailers = http::HeaderMap::from_iter([(HeaderName::from_static(name), "evil".parse().unwrap())]);
+            for piece in [Piece::Trailers(trailers), Piece::End] {
+                sender.try_send(piece).unwrap();
+            }
+            let passing = Passing::new(body, 8, IDLE).unwrap().without_trailers(Arc::clone(&reserved));
+            let complaint = passing.complaint();
+            assert_eq!(passing.collect().await.is_ok(), passes, "{name}");
+            assert_eq!(matches!(complaint.take(), Some(BodyError::Trailer(_))), !passes, "{name}");
         }
     }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::{EXPECT, HOST, MAX_FORWARDS, TE, TRAILER, UPGRADE, VIA};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -44,6 +44,8 @@ const MAX_QUESTION: u64 = 16 * 1024;
 pub struct Proxy {
     engine: Arc<Engine>,
     door: Door,
+    /// Headers that no trailer may stand for.
+    reserved: Arc<[HeaderName]>,
     instance: Instance,
     callers: CallerRule,
 }
@@ -60,7 +62,8 @@ impl Proxy {
     pub fn new(engine: Arc<Engine>, instance: Instance) -> Self {
         let config = &engine.shared().config;
         let (door, callers) = (Door::new(config, instance.clone()), CallerRule::new(config));
-        Self { engine, door, instance, callers }
+        let reserved = door.reserved().cloned().collect();
+        Self { engine, door, reserved, instance, callers }
     }
 
     /// Answers one request. Reads stream through; writes are read whole before anything is claimed.
@@ -175,7 +178,7 @@ impl Proxy {
         }
         let limit = if unguarded == Some(Unguarded::BodySize) { u64::MAX } else { route.max_body };
         let body = match Passing::new(body, limit, self.engine.shared().config.server.body_idle_timeout) {
-            Ok(body) => body,
+            Ok(body) => body.without_trailers(Arc::clone(&self.reserved)),
             Err(error) => return refuse_body(error),
         };
         let complaint = body.complaint();
