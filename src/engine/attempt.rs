@@ -247,6 +247,7 @@ impl Run<'_> {
         let request =
             self.outgoing.request(self.owner.operation.attempts, self.deadline.saturating_duration_since(now));
         self.lane.counters.attempts.add();
+        self.sends += 1;
         crash_point::reached(Point::BeforeSend);
         let sent = self.owner.holding(pin!(timeout_at(until, connection.send(request)))).await;
         let attempted = match sent {

@@ -60,6 +60,8 @@ struct Progress {
     uri: Uri,
     repeat: Repeat,
     tries: decide::Run,
+    /// Of these tries, those that had a connection to send on.
+    sends: u32,
     may_have_run: bool,
     new_connection: bool,
 }
@@ -94,7 +96,7 @@ impl Engine {
         loop {
             progress.tries = progress.tries.next_try();
             lane.gate.count(progress.tries.tries);
-            let passed = match attempt(lane, &passage, &progress).await {
+            let passed = match attempt(lane, &passage, &mut progress).await {
                 Tried::Passed(passed) => self.judged(lane, &passage, passed).await,
                 Tried::Switched(headers, stream) => {
                     let (fact, policy) = (&Fact::Final { status: 101 }, &passage.route.retry);
@@ -191,10 +193,10 @@ fn prepare(passage: &mut Passage) -> Option<Progress> {
         repeat => repeat,
     };
     let uri = passage.target.parse().ok()?;
-    Some(Progress { uri, repeat, tries: decide::Run::default(), may_have_run: false, new_connection: false })
+    Some(Progress { uri, repeat, tries: decide::Run::default(), sends: 0, may_have_run: false, new_connection: false })
 }
 
-async fn attempt(lane: &Lane, passage: &Passage, progress: &Progress) -> Tried {
+async fn attempt(lane: &Lane, passage: &Passage, progress: &mut Progress) -> Tried {
     let connection = match timeout_at(passage.deadline, checkout(lane, passage, progress)).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return Tried::Passed(Passed::not_sent(Cause::Connect, false, error)),
@@ -202,6 +204,7 @@ async fn attempt(lane: &Lane, passage: &Passage, progress: &Progress) -> Tried {
     };
     let reused = connection.reused();
     lane.counters.attempts.add();
+    progress.sends += 1;
     Tried::Passed(match headed(passage, pin!(exchange(connection, passage, progress))).await {
         Some(Ok(Reply::Switched(response))) => return switch(passage, response),
         Some(Ok(Reply::Answer(response))) => Passed::answered(response),
@@ -371,7 +374,7 @@ fn finish(passage: &Passage, progress: &Progress, passed: Passed, (ending, stop)
 
 fn marks(passage: &Passage, progress: &Progress, stop: Option<Stop>, execution: Execution) -> Marks {
     Marks {
-        attempts: progress.tries.tries,
+        attempts: progress.sends,
         stop,
         unguarded: passage.unguarded,
         execution: passage.unguarded.map(|_| execution),

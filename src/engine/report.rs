@@ -39,7 +39,7 @@ impl Run<'_> {
     pub(super) fn marks(&self, execution: Execution, stop: Option<Stop>) -> Marks {
         let operation = &self.owner.operation;
         Marks {
-            attempts: self.tries.tries,
+            attempts: self.sends,
             stop,
             earlier: self.earlier,
             ..refusal::marks(operation.id, &operation.identity, execution)

@@ -50,6 +50,8 @@ pub struct Run<'a> {
     pub(super) tries: decide::Run,
     /// For the next attempt, or the one under way.
     pub(super) permit: Option<Permit>,
+    /// Of these tries, those that had a connection to send on; of earlier owners all that were counted.
+    pub(super) sends: u32,
     /// What the body of the present answer takes.
     pub(super) room: Held,
     /// The next attempt must not use a pooled connection.
@@ -112,6 +114,7 @@ impl<'a> Run<'a> {
             rule: resend_rule(&route, &outgoing.method, &operation.identity),
             tries: decide::Run::after(tries),
             permit,
+            sends: tries,
             room: engine.shared.buffers.for_answer(),
             new_connection: false,
             counted,
