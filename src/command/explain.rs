@@ -26,7 +26,9 @@ use crate::operation::admission::Repeat;
 use crate::operation::{KeySource, OperationId, Scope};
 use crate::server::caller::CallerRule;
 use crate::server::door::{Door, Instance, find_route};
+use crate::server::framing::Ambiguity;
 use crate::server::listener::{Peer, Transport};
+use crate::server::proxy::OWN_PATHS;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -85,12 +87,19 @@ fn head(arguments: &Arguments) -> Result<Parts, ExplainError> {
     head.headers = headers(&arguments.headers)?;
     let host = HeaderValue::try_from(head.uri.authority().map_or("localhost", Authority::as_str));
     head.headers.entry(HOST).or_insert(host.unwrap_or(HeaderValue::from_static("localhost")));
+    // A URI has lost it by now.
+    if arguments.target.contains('#') {
+        head.extensions.insert(Ambiguity::Fragment);
+    }
     Ok(head)
 }
 
 /// As the listener would find it.
 fn route(config: &Config, head: &Parts) -> Result<Arc<Route>, Problem> {
-    Door::new(config, Instance::new(&Entropy::seeded(0))).check(head, None)?;
+    Door::new(config, Instance::new(&Entropy::seeded(0))).check(head, head.extensions.get().copied())?;
+    if head.uri.path().starts_with(OWN_PATHS) {
+        return Err(Problem::new(Code::NoRoute, "the gateway answers at this address by itself"));
+    }
     let route = find_route(&config.routes, head)?;
     CallerRule::new(config).check_page(&head.headers, &route.upstream).map(|()| route)
 }
@@ -258,6 +267,8 @@ mod tests {
             ("/pay", "Host: other", Ok("pay")),
             ("/a/../pay", "X-A: b", Err(400)),
             ("/%70ay", "X-A: b", Err(400)),
+            ("/pay#f", "X-A: b", Err(400)),
+            ("/.oncegate/problems/", "X-A: b", Err(404)),
             ("/pay", "Connection: Idempotency-Key", Err(400)),
             ("/pay", "Origin: https://evil.example", Err(403)),
         ] {

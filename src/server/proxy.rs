@@ -36,7 +36,7 @@ use crate::upstream::{
 };
 
 /// Paths under which the gateway speaks for itself.
-const OWN_PATHS: &str = "/.oncegate/";
+pub const OWN_PATHS: &str = "/.oncegate/";
 /// Bytes of a question by key.
 const MAX_QUESTION: u64 = 16 * 1024;
 
