@@ -324,6 +324,14 @@ impl Head {
     }
 }
 
+impl Unfinished {
+    /// Whether a receipt may still come of it. Where reading began and was broken off, it was too long for one or found no
+    /// room.
+    pub(super) fn may_be_kept(&self) -> bool {
+        self.read.is_empty()
+    }
+}
+
 impl Attempted {
     fn answered(response: Response<ReceivedBody>, route: &Route, now: Timestamp) -> Self {
         crash_point::reached(Point::AfterHead);
@@ -475,6 +483,7 @@ async fn collect(
         read.push(data);
         crash_point::reached(Point::InBody);
         if !fits {
+            room.give_back();
             return Ok(AnswerBody::Long(Unfinished { read: joined(read), rest: body }));
         }
     }

@@ -29,7 +29,7 @@ impl Buffers {
     /// Takes room for `bytes` of a request; `None` if there is not that much. It is given back on drop, whatever the
     /// reason: an answer, an error, a task that was cancelled.
     pub fn take(&self, bytes: u64) -> Option<Held> {
-        let mut held = Held { room: Arc::clone(&self.0), bytes: 0, leaves: self.0.for_answers };
+        let mut held = Held { room: Arc::clone(&self.0), bytes: 0, leaves: Some(self.0.for_answers) };
         held.grow(bytes).then_some(held)
     }
 
@@ -40,7 +40,7 @@ impl Buffers {
 
     /// Nothing yet, to grow with the body of an answer, or of a call that was let in by an owner before.
     pub fn for_answer(&self) -> Held {
-        Held { room: Arc::clone(&self.0), bytes: 0, leaves: 0 }
+        Held { room: Arc::clone(&self.0), bytes: 0, leaves: None }
     }
 
     #[cfg(test)]
@@ -54,21 +54,36 @@ impl Buffers {
 pub struct Held {
     room: Arc<Room>,
     bytes: u64,
-    leaves: u64,
+    /// What a request leaves to answers. An answer leaves as much as it takes: long ones that nobody reads must not keep
+    /// the receipts of others from being kept.
+    leaves: Option<u64>,
 }
 
 impl Held {
     /// Takes room for `more` bytes; false, and nothing changes, if there is not that much.
     pub fn grow(&mut self, more: u64) -> bool {
-        let rest = |free: u64| free.checked_sub(more).filter(|rest| more == 0 || *rest >= self.leaves);
+        let leaves = self.leaves.unwrap_or(self.bytes.saturating_add(more));
+        let rest = |free: u64| free.checked_sub(more).filter(|rest| more == 0 || *rest >= leaves);
         let taken = self.room.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_ok();
         self.bytes += if taken { more } else { 0 };
         taken
     }
 
+    /// How many bytes it is for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Gives back what is beyond `bytes`.
+    pub fn shrink_to(&mut self, bytes: u64) {
+        let spare = self.bytes.saturating_sub(bytes);
+        self.bytes -= spare;
+        self.room.free.fetch_add(spare, Ordering::Relaxed);
+    }
+
     /// Gives back all of it, to grow anew.
     pub fn give_back(&mut self) {
-        self.room.free.fetch_add(std::mem::take(&mut self.bytes), Ordering::Relaxed);
+        self.shrink_to(0);
     }
 
     /// All of it, for somebody else to hold.
@@ -144,8 +159,18 @@ mod tests {
         let request = buffers.take(9).unwrap();
         assert!(buffers.take(1).is_none() && buffers.take(0).is_some());
         let mut answer = buffers.for_answer();
-        assert!(answer.grow(3) && !answer.grow(1));
+        assert!(answer.grow(1) && !answer.grow(1));
         drop((request, answer));
         assert_eq!(buffers.free(), 12);
+    }
+
+    #[test]
+    fn an_answer_leaves_as_much_as_it_takes() {
+        let buffers = Buffers::new(12);
+        let (mut long, mut short) = (buffers.for_answer(), buffers.for_answer());
+        assert!(long.grow(5) && long.grow(1) && !long.grow(1));
+        assert!(short.grow(3));
+        long.shrink_to(2);
+        assert_eq!((long.bytes(), buffers.free()), (2, 7));
     }
 }

@@ -93,7 +93,7 @@ impl Engine {
         Ok(match row {
             Admission::InProgress | Admission::TakeOver | Admission::Lapse | Admission::ClaimAgain => None,
             Admission::KeyReused => Some(refusal::other_request(named).into()),
-            row => Some(refusal::of_record(&found, row).into()),
+            row => Some(self.of_record(&found, row).into()),
         })
     }
 

@@ -71,6 +71,8 @@ struct Listener {
     left: Option<u64>,
     /// What the client was too slow for. In one piece: small ones would each keep the buffer that they were read into.
     behind: BytesMut,
+    /// Of it, as far as there was any.
+    room: Held,
     /// The piece with which the client would see the end.
     held: Option<Bytes>,
     /// Told with the end.
@@ -90,7 +92,10 @@ impl Listener {
         }
         match self.sender.try_reserve() {
             Ok(place) if self.behind.is_empty() => tell_piece(place, piece),
-            Ok(_) | Err(TrySendError::Full(())) => self.behind.extend_from_slice(&piece),
+            Ok(_) | Err(TrySendError::Full(())) => {
+                self.room.grow(piece.len() as u64);
+                self.behind.extend_from_slice(&piece);
+            }
             Err(TrySendError::Closed(())) => {}
         }
     }
@@ -101,6 +106,12 @@ impl Listener {
             Ok(place) => tell_piece(place, self.behind.split_to(self.behind.len().min(LAG)).freeze()),
             Err(_gone) => self.behind.clear(),
         }
+        self.room.shrink_to(self.behind.len() as u64);
+    }
+
+    /// Whether more of the answer can be taken before the client has taken what it is behind: there is room for that.
+    fn has_room(&self) -> bool {
+        self.behind.len() as u64 <= self.room.bytes()
     }
 
     /// Tells the rest, and the end if it may be seen. Without it the answer was cut.
@@ -120,9 +131,9 @@ fn tell_piece(place: mpsc::Permit<'_, Piece>, piece: Bytes) {
     crash_point::reached(Point::InLiveBody);
 }
 
-/// Reads to the end, and tells the client as it takes it. What can be kept whole never waits for its reader: who reads
-/// slowly must not cost the upstream its patience, and with it the receipt. Beyond that the upstream waits; who reads
-/// nothing at all is given up by the server.
+/// Reads to the end, and tells the client as it takes it. What can be kept whole does not wait for its reader while there
+/// is room: who reads slowly must not cost the upstream its patience, and with it the receipt. Beyond that the upstream
+/// waits; who reads nothing at all is given up by the server.
 async fn relay(unfinished: Unfinished, tape: &mut Tape, listener: &mut Listener) -> Result<(), BodyError> {
     let Unfinished { read, mut rest } = unfinished;
     tape.add(&read);
@@ -131,7 +142,7 @@ async fn relay(unfinished: Unfinished, tape: &mut Tape, listener: &mut Listener)
         let frame = tokio::select! {
             biased;
             () = listener.catch_up(), if !listener.behind.is_empty() => continue,
-            frame = rest.frame(), if tape.kept.is_some() || listener.behind.len() < LAG => frame,
+            frame = rest.frame(), if tape.kept.is_some() && listener.has_room() || listener.behind.len() < LAG => frame,
         };
         let Some(frame) = frame.transpose()? else { return Ok(()) };
         match frame.into_data() {
@@ -149,24 +160,27 @@ impl Run<'_> {
     pub(super) async fn settle_live(
         &mut self,
         (verdict, after_doubt): (Verdict, bool),
-        Head { status, mut headers }: Head,
+        mut head: Head,
         unfinished: Unfinished,
         caller: &mut FirstCaller,
     ) -> Conclusion {
+        let is_kept = unfinished.may_be_kept();
         let marks = Marks { prior_outcome_unknown: after_doubt, ..self.marks(Execution::Executed, None) };
-        let mut listener = tell(caller, status, headers.clone(), &unfinished, marks.clone());
-        let mut tape = Tape::new(self.route.max_receipt, self.engine.shared.buffers.for_answer());
+        let first = Marks { receipt_none: !is_kept, ..marks.clone() };
+        let mut listener = self.tell(caller, &head, &unfinished, first);
+        let most = if is_kept { self.route.max_receipt } else { 0 };
+        let mut tape = Tape::new(most, self.engine.shared.buffers.for_answer());
         let whole = self.record(unfinished, &mut tape, &mut listener).await;
         if let Some(trailers) = &listener.trailers {
-            keep_trailers(&mut headers, trailers);
+            keep_trailers(&mut head.headers, trailers);
         }
         let digest = tape.digest.finalize().into();
         let (kept, receipt) = match (whole, tape.kept) {
-            (true, Some(body)) => (Kept::Whole, Some(self.receipt_of(status, &headers, &body.into()))),
+            (true, Some(body)) => (Kept::Whole, Some(self.receipt_of(head.status, &head.headers, &body.into()))),
             (true, None) => (Kept::TooLarge, None),
             (false, _) => (Kept::Cut, None),
         };
-        let settled = Settled { after_doubt, ..self.settled(status, tape.length, digest, kept) };
+        let settled = Settled { after_doubt, ..self.settled(head.status, tape.length, digest, kept) };
         let word = self.word(Word::Settle { verdict, settled, receipt: receipt.clone() });
         let durable = self.make_durable(&word).await;
         self.engine.shared.tasks.spawn(listener.end(whole && matches!(durable, Durable::Yes)));
@@ -185,12 +199,13 @@ impl Run<'_> {
     /// A long answer that becomes no receipt. The end of the run is written by now, or will be by a task: no lease is held.
     pub(super) async fn pass_live(
         &mut self,
-        Head { status, headers }: Head,
+        head: Head,
         unfinished: Unfinished,
         marks: Marks,
         caller: &mut FirstCaller,
     ) -> Conclusion {
-        let mut listener = tell(caller, status, headers, &unfinished, marks.clone());
+        let status = head.status;
+        let mut listener = self.tell(caller, &head, &unfinished, marks.clone());
         let mut tape = Tape::new(0, self.engine.shared.buffers.for_answer());
         let relayed = relay(unfinished, &mut tape, &mut listener).await;
         let whole = self.is_whole(relayed);
@@ -213,18 +228,37 @@ impl Run<'_> {
         }
         relayed.is_ok()
     }
+
+    fn tell(&self, caller: &mut FirstCaller, head: &Head, unfinished: &Unfinished, marks: Marks) -> Listener {
+        let (sender, receiver) = mpsc::channel(PIECES);
+        let left = unfinished.rest.size_hint().exact().map(|rest| rest + unfinished.read.len() as u64);
+        let (status, headers) = (head.status, head.headers.clone());
+        caller.answer(|| Answer { content: Content::Upstream { status, headers, body: Body::Live(receiver) }, marks });
+        let room = self.engine.shared.buffers.for_answer();
+        Listener { sender, left, behind: BytesMut::new(), room, held: None, trailers: None }
+    }
 }
 
-fn tell(
-    caller: &mut FirstCaller,
-    status: StatusCode,
-    headers: HeaderMap,
-    unfinished: &Unfinished,
-    marks: Marks,
-) -> Listener {
-    let (sender, receiver) = mpsc::channel(PIECES);
-    let left = unfinished.rest.size_hint().exact().map(|rest| rest + unfinished.read.len() as u64);
-    let content = Content::Upstream { status, headers, body: Body::Live(receiver) };
-    caller.answer(|| Answer { content, marks });
-    Listener { sender, left, behind: BytesMut::new(), held: None, trailers: None }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::buffers::Buffers;
+
+    #[tokio::test]
+    async fn what_a_client_is_behind_takes_room_until_it_has_it() {
+        const PIECE: Bytes = Bytes::from_static(&[0; 40]);
+        let (buffers, (sender, mut pieces)) = (Buffers::new(100), mpsc::channel(1));
+        let room = buffers.for_answer();
+        let mut listener = Listener { sender, left: None, behind: BytesMut::new(), room, held: None, trailers: None };
+        listener.hear(PIECE);
+        assert_eq!((buffers.free(), listener.has_room()), (100, true));
+        listener.hear(PIECE);
+        assert_eq!((buffers.free(), listener.has_room()), (60, true));
+        listener.hear(PIECE);
+        assert_eq!((buffers.free(), listener.has_room()), (60, false));
+
+        assert_eq!(pieces.recv().await, Some(Piece::Data(PIECE)));
+        listener.catch_up().await;
+        assert_eq!((buffers.free(), listener.has_room()), (100, true));
+    }
 }

@@ -17,7 +17,7 @@ use crate::engine::refusal;
 use crate::operation::admission::{Admission, ResendRule};
 use crate::operation::dead_letter::Next;
 use crate::operation::transition::{Opening, RequestChange};
-use crate::operation::{Identity, KeySource, Operation, OperationId, State, StateName, StoredRequest};
+use crate::operation::{Identity, KeySource, Operation, OperationId, Receipt, State, StateName, StoredRequest};
 use crate::store::{Found, StoreError, Written};
 
 const POLL_FIRST: Duration = Duration::from_millis(40);
@@ -81,7 +81,20 @@ impl Engine {
             return self.still_running(&found.operation);
         }
         self.note_lost_receipt(found).await;
-        Met::Concluded(Box::new(refusal::of_record(found, row)))
+        Met::Concluded(Box::new(self.of_record(found, row)))
+    }
+
+    /// What the record says. A receipt that was read takes room until the last who gets it has it.
+    pub(super) fn of_record(&self, found: &Found, row: Admission) -> Conclusion {
+        let (receipt, marks) = match refusal::of_record(found, row) {
+            Conclusion::Receipt { receipt, marks } => (receipt, marks),
+            other => return other,
+        };
+        let mut room = self.shared.buffers.for_answer();
+        if !room.grow(receipt.body.len() as u64) {
+            return Conclusion::Problem { problem: refusal::no_room(), marks };
+        }
+        Conclusion::Receipt { receipt: Receipt { body: room.around(receipt.body), ..receipt }, marks }
     }
 
     /// Whoever takes over a wait keeps to it, so it is not for a caller who is gone before it ends.

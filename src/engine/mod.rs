@@ -234,7 +234,7 @@ impl Engine {
         let found = self.store.at_hand(named.id)?;
         let row = found.operation.admit(Some(&named.identity.fingerprint), &named.resend_rule(), self.store.now());
         let is_replay = row == Admission::Replay && found.receipt.is_some();
-        is_replay.then(|| refusal::of_record(&found, row).answer())
+        is_replay.then(|| self.of_record(&found, row).answer())
     }
 
     /// The gates are for sends that may come, not for looks at the past: an existing record answers first, and needs no

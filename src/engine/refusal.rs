@@ -11,7 +11,7 @@ use crate::engine::gates::Refused;
 use crate::engine::problem::{Code, LostAnswer, Problem};
 use crate::operation::admission::{Admission, Repeat};
 use crate::operation::transition::IllegalTransition;
-use crate::operation::{Identity, Operation, OperationId, State, StateName};
+use crate::operation::{Identity, Kept, Operation, OperationId, State, StateName};
 use crate::store::{Damage, Found, StoreError, Unreadable};
 
 /// When to ask again for something that is under way.
@@ -41,6 +41,11 @@ const FINDS_OUT: &str = "Send the same call again with the same key, the Idempot
 
 const MAY_RUN_TWICE: &str = "Send the same call again with the same key, the Idempotency-Key of this answer: the service may \
                              get it twice without harm.";
+
+const CUT: &str = "The call ran, but its answer was cut.";
+
+const NOT_KEPT: &str = "The call ran, but its answer was not kept: it was longer than max_receipt of the route, or found no \
+                        room beside other answers (server.buffers).";
 
 const KEY_REUSED: &str = "This key was already used for a request with another method, target, header or body.";
 
@@ -368,7 +373,14 @@ fn not_executed(operation: &Operation) -> Problem {
 
 /// It ran, and its answer is not here.
 pub fn unavailable(operation: &Operation) -> Problem {
-    without_answer(operation, "The call ran, but its answer was cut or longer than the route keeps (max_receipt).")
+    let is_cut = operation.state.settled().is_some_and(|settled| settled.kept == Kept::Cut);
+    without_answer(operation, if is_cut { CUT } else { NOT_KEPT })
+}
+
+/// It ran, and its receipt is there, but so are too many answers that their callers have not read yet.
+pub fn no_room() -> Problem {
+    let detail = "The call ran, and there is no room now to tell its answer beside the others (server.buffers).";
+    Problem::new(Code::Overloaded, detail).with_retry_after(SOON)
 }
 
 /// It ran, and its answer was kept and is damaged now.

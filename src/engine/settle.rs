@@ -150,6 +150,7 @@ impl Run<'_> {
     ) -> Conclusion {
         let digest = Sha256::digest(&body).into();
         let settled = Settled { after_doubt, ..self.settled(status, body.len() as u64, digest, Kept::Whole) };
+        let body = self.room.take().around(body);
         let receipt = self.receipt_of(status, &headers, &body);
         let word = self.word(Word::Settle { verdict, settled, receipt: Some(receipt.clone()) });
         let durable = self.make_durable(&word).await;
@@ -157,7 +158,6 @@ impl Run<'_> {
         let marks = Marks { prior_outcome_unknown: after_doubt, ..self.marks(Execution::Executed, None) };
         match durable {
             Durable::Yes => {
-                let body = self.room.take().around(body);
                 let content = Content::Upstream { status, headers, body: Body::Whole(body) };
                 caller.answer(|| Answer { content, marks: marks.clone() });
                 Conclusion::Receipt { receipt, marks }
@@ -166,7 +166,7 @@ impl Run<'_> {
             Durable::NotYet => {
                 self.keep_writing(word);
                 let marks = Marks { receipt_none: true, ..marks };
-                Conclusion::Answer { status, headers, body: self.room.take().around(body), marks }
+                Conclusion::Answer { status, headers, body, marks }
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Method};
-use oncegate::engine::answer::{Answer, Body, Content, Piece};
+use oncegate::engine::answer::{Answer, Body, Content, Execution, Piece};
 use oncegate::engine::problem::Code;
 use oncegate::operation::{Kept, StateName as S};
 use tokio::sync::mpsc;
@@ -292,4 +292,33 @@ async fn who_joined_a_long_answer_that_settles_nothing_is_told_what_is_known() {
         let first = first.await.unwrap();
         assert_eq!((first.status, first.body.len()), (status, 2000));
     }
+}
+
+/// All bodies together have 4 KiB.
+const NARROW: Setup = Setup { store: "\n[server]\nbuffers = \"4KiB\"", ..Setup::UNSAFE };
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_finds_no_room_says_so_and_why() {
+    let gateway = Gateway::before(vec![answers(200).body(&"x".repeat(3000)).into()], NARROW);
+    let told = gateway.call("k").await;
+    assert_eq!((told.status, told.body.len(), told.marks.receipt_none), (200, 3000, true));
+    let again = gateway.call("k").await;
+    assert_eq!(again.problem(), (409, Some(Code::ResultUnavailable)));
+    assert!(again.says().1.contains("server.buffers"), "{again:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn receipts_that_nobody_takes_are_told_to_as_many_as_there_is_room_for() {
+    let gateway = Gateway::before(vec![answers(200).body(&"x".repeat(1200)).into()], NARROW);
+    assert_eq!(gateway.call("k").await.status, 200);
+
+    let untaken = [gateway.open(Ask::keyed("k")).await, gateway.open(Ask::keyed("k")).await];
+    assert!(untaken.iter().all(|answer| answer.marks.replayed));
+    let refused = gateway.call("k").await;
+    assert_eq!(refused.problem(), (503, Some(Code::Overloaded)));
+    assert_eq!(refused.marks.execution, Some(Execution::Executed));
+    drop(untaken);
+    let told = gateway.call("k").await;
+    assert!(told.marks.replayed && told.body.len() == 1200, "{told:?}");
+    assert_eq!(gateway.upstream.seen().len(), 1);
 }

@@ -166,9 +166,9 @@ pub(super) const RESULT_UNAVAILABLE: Entry = Entry {
     also: "at first 502 where an answer was cut",
     title: "The answer of this call is not here",
     advice: "Do not repeat this call, because it ran or may have run; read the result from the service itself.",
-    explanation: "The service's answer was cut short, or was longer than max_receipt of the route, or what is stored of \
-                  the call is damaged. Where its record can be read, its status, length and digest are here. Nothing \
-                  was sent now.",
+    explanation: "The service's answer was cut short, was longer than max_receipt of the route, or found no room beside \
+                  those that are under way (server.buffers), or what is stored of the call is damaged. Where its record can \
+                  be read, its status, length and digest are here. Nothing was sent now.",
     retryable: false,
     look_up: true,
 };
@@ -296,7 +296,7 @@ pub(super) const OVERLOADED: Entry = Entry {
     advice: "Wait as Retry-After says and send the same call again; nothing was sent.",
     explanation: "The bodies that the gateway holds in memory are at their limit (server.buffers), or the route has as \
                   many calls under way as it may (limit.concurrency, and limit.queue in line). Nothing was sent and \
-                  nothing was stored.",
+                  nothing was stored now; a receipt that found no room to be told is still there.",
     retryable: true,
     look_up: false,
 };
