@@ -309,15 +309,18 @@ impl Head {
     /// What the answer means by its end. One of gRPC that has none to show counts as UNKNOWN.
     fn status_with(&self, body: &AnswerBody) -> u16 {
         match body {
-            AnswerBody::Whole(_) if self.lacks_status() => status_of_grpc(GRPC_UNKNOWN),
-            AnswerBody::Whole(_) | AnswerBody::Unread(_) | AnswerBody::Long(_) => {
-                meant_status(self.status, &self.headers)
-            }
+            AnswerBody::Whole(_) => self.last_status(),
+            AnswerBody::Unread(_) | AnswerBody::Long(_) => meant_status(self.status, &self.headers),
         }
     }
 
+    /// The same where the body is over, and its trailers are among the headers.
+    pub(super) fn last_status(&self) -> u16 {
+        if self.lacks_status() { status_of_grpc(GRPC_UNKNOWN) } else { meant_status(self.status, &self.headers) }
+    }
+
     /// Whether what came of the call is still to be said, behind the body. gRPC-Web says it in the body itself.
-    fn lacks_status(&self) -> bool {
+    pub(super) fn lacks_status(&self) -> bool {
         let is_web =
             self.headers.get(CONTENT_TYPE).is_some_and(|it| it.as_bytes().starts_with(b"application/grpc-web"));
         self.status == StatusCode::OK && is_grpc(&self.headers) && !is_web && grpc_status(&self.headers).is_none()

@@ -23,8 +23,9 @@ use crate::engine::problem::{Code, Problem};
 use crate::engine::refusal;
 use crate::engine::run::Run;
 use crate::engine::settle::{Durable, Word};
-use crate::operation::transition::Verdict;
-use crate::operation::{Kept, Settled};
+use crate::operation::dead_letter::Next;
+use crate::operation::transition::{Ended, Verdict};
+use crate::operation::{Cause, Kept, Settled};
 use crate::upstream::{BodyError, keep_trailers};
 
 /// Pieces on their way to the client.
@@ -164,8 +165,9 @@ impl Run<'_> {
         unfinished: Unfinished,
         caller: &mut FirstCaller,
     ) -> Conclusion {
-        let is_kept = unfinished.may_be_kept();
-        let marks = Marks { prior_outcome_unknown: after_doubt, ..self.marks(Execution::Executed, None) };
+        let (says_later, is_kept) = (head.lacks_status(), unfinished.may_be_kept());
+        let execution = if says_later { Execution::InProgress } else { Execution::Executed };
+        let marks = Marks { prior_outcome_unknown: after_doubt, ..self.marks(execution, None) };
         let first = Marks { receipt_none: !is_kept, ..marks.clone() };
         let mut listener = self.tell(caller, &head, &unfinished, first);
         let most = if is_kept { self.route.max_receipt } else { 0 };
@@ -173,6 +175,9 @@ impl Run<'_> {
         let whole = self.record(unfinished, &mut tape, &mut listener).await;
         if let Some(trailers) = &listener.trailers {
             keep_trailers(&mut head.headers, trailers);
+        }
+        if says_later && !(whole && head.last_status() == StatusCode::OK.as_u16()) {
+            return self.end_after_head(whole.then(|| head.last_status()), listener).await;
         }
         let digest = tape.digest.finalize().into();
         let (kept, receipt) = match (whole, tape.kept) {
@@ -184,6 +189,7 @@ impl Run<'_> {
         let word = self.word(Word::Settle { verdict, settled, receipt: receipt.clone() });
         let durable = self.make_durable(&word).await;
         self.engine.shared.tasks.spawn(listener.end(whole && matches!(durable, Durable::Yes)));
+        let marks = Marks { execution: Some(Execution::Executed), ..marks };
         match (durable, receipt) {
             (Durable::Yes, Some(receipt)) => Conclusion::Receipt { receipt, marks },
             (Durable::Yes, None) => Conclusion::Problem { problem: refusal::unavailable(&self.owner.operation), marks },
@@ -194,6 +200,23 @@ impl Run<'_> {
                 Conclusion::Problem { problem: Problem::new(Code::ResultUnavailable, detail), marks }
             }
         }
+    }
+
+    /// The status that should have come behind the messages was none, or no good one. What was told cannot be taken back,
+    /// so no other attempt follows.
+    async fn end_after_head(&mut self, status: Option<u16>, listener: Listener) -> Conclusion {
+        let cause = status.map_or(Cause::Closed, Cause::Status);
+        let word = self.word(Word::End(Ended { cause, may_have_run: true }, Next::Person));
+        let durable = self.make_durable(&word).await;
+        self.engine.shared.tasks.spawn(listener.end(status.is_some() && matches!(durable, Durable::Yes)));
+        self.lane.counters.unknown.add();
+        match durable {
+            Durable::Superseded(found) => return self.superseded(&found),
+            Durable::NotYet => self.keep_writing(word),
+            Durable::Yes => {}
+        }
+        let problem = refusal::unknown(&self.owner.operation);
+        Conclusion::Problem { problem, marks: self.marks(Execution::Unknown, None) }
     }
 
     /// A long answer that becomes no receipt. The end of the run is written by now, or will be by a task: no lease is held.

@@ -22,6 +22,7 @@ on! { [memory file redis]
 
 on! { [memory]
     a_long_grpc_answer_is_told_with_its_trailers
+    a_long_grpc_answer_without_a_good_status_settles_nothing
     a_grpc_status_says_what_may_be_repeated
     a_grpc_status_behind_the_message_counts_too
     an_unguarded_grpc_call_passes_both_ways
@@ -140,6 +141,18 @@ fn a_long_grpc_answer_is_told_with_its_trailers(ground: Ground) {
     let gateway = service.settings().route("max_receipt = '1B'").start(&ground);
 
     assert_eq!(call(&gateway, "k-1"), Seen { message: MESSAGE.to_vec(), status: "0".to_owned(), replayed: false });
+}
+
+/// What was told cannot be taken back, but nobody says that it was done.
+fn a_long_grpc_answer_without_a_good_status_settles_nothing(ground: Ground) {
+    let service = Service::start(vec![Says::Message("14"), Says::Message("0")]);
+    let gateway = service.settings().route("max_receipt = '1B'").start(&ground);
+
+    assert_eq!(call(&gateway, "k-1"), Seen { message: MESSAGE.to_vec(), status: "14".to_owned(), replayed: false });
+    gateway.wait_for("unknown");
+    assert_eq!(call(&gateway, "k-2").status, "0");
+    assert_eq!(gateway.operations("?state=succeeded").len(), 1);
+    assert_eq!(service.seen.try_iter().count(), 2);
 }
 
 fn a_grpc_status_says_what_may_be_repeated(ground: Ground) {
