@@ -130,6 +130,8 @@ fn short_of_time(upstream: &ScriptedUpstream) -> Settings {
 
 /// The store dies while the call is out; the client gets its true answer all the same.
 fn answered_without_store(gateway: &Gateway, upstream: &ScriptedUpstream, ground: &mut Ground) -> Answer {
+    // Its patience is short, and a busy machine may have used it up at the start.
+    eventually("a store", || (gateway.store_readiness().status == 200).then_some(()));
     upstream.then(Step::Held(Reply::charge(1)));
     let call = gateway.charge("k-1").begin();
     upstream.wait_for(1);
