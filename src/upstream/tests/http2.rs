@@ -407,9 +407,9 @@ impl http_body::Body for Pieces {
 #[tokio::test]
 async fn an_idle_connection_is_closed_and_a_careful_call_asks_first() {
     let (peer, mut asked, connections) = service(10).await;
-    let settings = Settings { protocol: Protocol::Http2, pool_idle: Duration::from_millis(1500), ..SETTINGS };
+    let settings = Settings { protocol: Protocol::Http2, pool_idle: Duration::from_secs(3), ..SETTINGS };
     let client = client_of(peer.endpoint(), None, None, settings);
-    for (pause, expected) in [(0, 1), (1200, 1), (2500, 2)] {
+    for (pause, expected) in [(0, 1), (1100, 1), (4000, 2)] {
         tokio::time::sleep(Duration::from_millis(pause)).await;
         let connection = client.checkout(Freshness::Careful).await.unwrap();
         let sent = tokio::spawn(async move { text(connection.send(post()).await.unwrap()).await });
