@@ -77,7 +77,7 @@ impl Config {
         {
             changes.new_keys.push(format!("store.namespace was {was}, is {is}"));
         }
-        changes.extend(moves(old, new));
+        changes.new_keys.extend(moves(old, new));
         changes
     }
 

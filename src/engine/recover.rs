@@ -108,7 +108,7 @@ impl Engine {
         // It has been let in before, so that uploads must not keep it out.
         let (mut room, length) = (self.shared.buffers.for_answer(), request.body.len() as u64);
         if !self.shared.buffers.could_hold(length) {
-            return self.end_without_owner(&operation, Some(&route)).await;
+            return self.end_without_owner(&operation, Some(&route), Repeat::Unsafe).await;
         }
         if !room.grow(length) {
             tracing::warn!(operation = %operation.id, "no room for its body yet (server.buffers)");

@@ -265,7 +265,7 @@ mod tests {
         let alice = scope(&direct, &[], &with(1));
         assert_eq!(alice, scope(&direct, &[("cookie", "lb=7")], &with(1)));
         let token = &[("authorization", "k")];
-        let others = [scope(&direct, &[], &with(2)), scope(&direct, token, &with(1)), scope(&direct, token, PEER)];
+        let others = [scope(&direct, &[], &with(2)), scope(&direct, token, &with(1)), scope(&direct, token, &PEER)];
         assert!(others.iter().all(|other| *other != alice), "{others:?}");
         assert_ne!(others[1], others[2]);
 

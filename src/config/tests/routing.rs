@@ -223,7 +223,7 @@ fn a_change_under_which_calls_are_still_found_is_told_apart() {
 
 /// What `check --against` says of `new` where `old` was before.
 fn changes(old: &str, new: &str) -> Vec<String> {
-    Config::changes_of_identity(&config(old), &config(new))
+    Config::changes_of_identity(&config(old), &config(new)).new_keys
 }
 
 #[test]
