@@ -77,7 +77,7 @@ impl Engine {
         let row = found.operation.admit(None, &ResendRule::NONE, self.store.now());
         Ok(match row {
             Admission::InProgress => refusal::waiting(&found.operation, self.store.now()),
-            row => refusal::of_record(&found, row),
+            row => self.of_record(&found, row),
         }
         .answer())
     }

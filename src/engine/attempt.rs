@@ -25,6 +25,7 @@ use crate::operation::admission::Repeat;
 use crate::operation::outcome::{Outcome, Silence, status_of_grpc};
 use crate::retry::deadline;
 use crate::retry::pause::Whom;
+use crate::retry::retry_after::says_when;
 use crate::upstream::{
     Connection, Freshness, KEPT, ReceivedBody, SendBody, SendError, drop_ours, keep_trailers, remove_hop_by_hop, via,
 };
@@ -129,7 +130,7 @@ impl Outgoing {
 
     /// By what the upstream knows the caller.
     pub(super) fn whom(&self, upstream: &Upstream) -> Whom {
-        whom(upstream, self.credentials.iter().map(|(name, value)| (name, value)))
+        whom(upstream, self.headers.iter().chain(self.credentials.iter().map(|(name, value)| (name, value))))
     }
 
     fn request(&self, attempt: u32, left: Duration) -> Request<SendBody> {
@@ -383,9 +384,15 @@ impl Attempted {
         Self { answer: body.map(|body| UpstreamAnswer { head, body: AnswerBody::Whole(body) }), ..self }
     }
 
+    /// Whether whoever gets its answer is told there when to come back.
+    pub(super) fn says_when(&self) -> bool {
+        let is_told = |answer: &UpstreamAnswer| says_when(&answer.head.headers);
+        self.judgement.advice.hint.is_some() && self.answer.as_ref().is_some_and(is_told)
+    }
+
     /// What there is to tell of it where it is the last one.
     pub(super) fn told(self) -> Told {
-        let comes_back = self.answer.is_some() && self.judgement.advice.hint.is_some();
+        let comes_back = self.says_when();
         Told { answer: self.answer, comes_back, failure: self.failure, outcome: self.outcome, stop: None }
     }
 }

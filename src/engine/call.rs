@@ -81,6 +81,11 @@ impl NamedCall {
         }
     }
 
+    /// Whether the caller goes, and his credential stays with the call.
+    pub fn leaves_credential(&self) -> bool {
+        self.call.respond_async.is_some() && self.needs_credential()
+    }
+
     /// Whether the upstream gets a credential of the caller's, and not one of the configuration in its place.
     pub fn needs_credential(&self) -> bool {
         let ours = &self.call.route.upstream.headers;

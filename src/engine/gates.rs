@@ -170,7 +170,7 @@ impl Gate {
     /// What follows an attempt, as far as the gates let it.
     pub fn decide(&self, situation: &Situation, policy: &RetryPolicy, entropy: &Entropy) -> Decision {
         let decision = entropy.with(|rng| decide(situation, policy, rng));
-        if matches!(decision, Decision::End { .. }) {
+        if matches!(decision, Decision::End { .. } | Decision::Retry { parked: true, .. }) {
             return decision;
         }
         let open = self.circuit.as_ref().filter(|circuit| circuit.refuses(may_probe(situation.repeat)));

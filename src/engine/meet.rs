@@ -112,7 +112,7 @@ impl Engine {
         admission: Admission,
     ) -> Result<Met, StoreError> {
         let operation = &found.operation;
-        let kept = self.kept_request(operation.id).await?;
+        let mut kept = self.kept_request(operation.id).await?;
         if kept.is_none() && (operation.may_have_run || operation.state.name() == StateName::Sent) {
             return match admission {
                 Admission::TakeOver => self.end_lapsed(named, found).await,
@@ -131,6 +131,11 @@ impl Engine {
         };
         if kept.is_none() && named.call.route.payload.store_request {
             change.request = RequestChange::Put(named.stored());
+        }
+        if let Some(request) = kept.as_mut().filter(|request| request.had_credential && named.leaves_credential()) {
+            Arc::make_mut(&mut request.headers).extend(named.credentials.iter().cloned());
+            request.had_credential = false;
+            change.request = RequestChange::Put(request.clone());
         }
         adopt(&mut change.operation, &named.identity);
         crash_point::reached(Point::BeforeTakeOver);

@@ -341,7 +341,9 @@ impl Passed {
     /// read its exchange goes on with what is left of the request: a stream that is still whole must not be taken from by
     /// then, so that the next attempt has all of it.
     async fn put_aside(self, request: &SendBody) -> Self {
-        let (Some(answer), SendBody::Full(_)) = (self.answer, request) else { return Self { answer: None, ..self } };
+        let is_over = http_body::Body::is_end_stream(request) || matches!(request, SendBody::Full(_));
+        let answer = self.answer.filter(|_| is_over);
+        let Some(answer) = answer else { return Self { answer: None, ..self } };
         let (head, body) = answer.into_parts();
         let kept = match body {
             Body::Passed { body, .. } => body.put_aside().await,

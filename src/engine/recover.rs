@@ -65,7 +65,8 @@ impl Engine {
             .as_ref()
             .zip(request.as_ref())
             .map_or(ResendRule::NONE, |(route, request)| resend_rule(route, &method(request), &operation.identity));
-        if route.is_none() && self.store.now() < operation.deadline.after(LEFT_TO_OTHERS) {
+        let since = operation.due().map_or(operation.deadline, |due| operation.deadline.max(due));
+        if route.is_none() && self.store.now() < since.after(LEFT_TO_OTHERS) {
             return Ok(Look::Stranger);
         }
         self.see_to(pilot, operation, rule, route, request).await.map(|()| Look::Done)

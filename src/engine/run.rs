@@ -29,7 +29,7 @@ use crate::operation::admission::ResendRule;
 use crate::operation::outcome::Outcome;
 use crate::operation::transition::{Ended, Retention};
 use crate::operation::{Cause, OperationId, State, StateName, StoredRequest};
-use crate::retry::decide::{self, Decision, Situation, Stop};
+use crate::retry::decide::{self, Decision, LONGEST_PARKING, Situation, Stop};
 use crate::retry::pause::Whom;
 
 /// A send that never began, for its intent could not be made durable.
@@ -134,9 +134,12 @@ impl<'a> Run<'a> {
             let why = "the gateway that owned the call went away, and all attempts are used up";
             return Box::pin(self.give_up(why, Stop::Exhausted, caller)).await;
         }
-        if let Err(stop) = self.enter().await {
-            let why = "the gateway that owned the call went away, and the upstream takes none now";
-            return Box::pin(self.give_up(why, stop, caller)).await;
+        if let Err(refused) = self.enter().await {
+            let why = "nothing was sent: the upstream takes none now";
+            return match Box::pin(self.put_off(&refused)).await {
+                Some(parked) => parked,
+                None => Box::pin(self.give_up(why, refused.stop(&self.route.retry), caller)).await,
+            };
         }
         loop {
             let attempted = match self.attempt().await {
@@ -157,6 +160,9 @@ impl<'a> Run<'a> {
                         return Box::pin(self.broken_off(error, ended, caller)).await;
                     }
                     if let Err(refused) = self.admit().await {
+                        if let Some(parked) = Box::pin(self.put_off(&refused)).await {
+                            return parked;
+                        }
                         let told = Told { stop: Some(refused.stop(&self.route.retry)), ..last.told() };
                         return Box::pin(self.end_without_receipt(ended, told, caller)).await;
                     }
@@ -178,13 +184,13 @@ impl<'a> Run<'a> {
     }
 
     /// A run that came through the gates has a permit. One that goes on with what another began waits for it.
-    async fn enter(&mut self) -> Result<(), Stop> {
+    async fn enter(&mut self) -> Result<(), Refused> {
         while self.permit.is_none() {
             match self.admit().await {
                 Err(Refused::BreakerOpen(wait)) if Instant::now() + wait < self.deadline => {
                     self.owner.holding(pin!(sleep(wait))).await;
                 }
-                admitted => return admitted.map_err(|refused| refused.stop(&self.route.retry)),
+                admitted => return admitted,
             }
         }
         Ok(())
@@ -276,6 +282,20 @@ impl<'a> Run<'a> {
         let operation = &self.owner.operation;
         tracing::info!(operation = %operation.id, wait_ms = millis(wait), "parked");
         refusal::waiting(operation, self.owner.store().now())
+    }
+
+    /// A call that nobody waits for is not ended by a gate: it waits on, for a day at most.
+    async fn put_off(&mut self, refused: &Refused) -> Option<Conclusion> {
+        let (operation, now) = (&self.owner.operation, self.owner.store().now());
+        let is_old = now > operation.created_at.after(LONGEST_PARKING);
+        if !operation.accepted || is_old || operation.state.name() != StateName::Waiting {
+            return None;
+        }
+        let not_before = now.after(refused.wait());
+        if let Err(error) = self.owner.write(|operation, step| operation.put_off(not_before, step)).await {
+            return Some(self.lost(error));
+        }
+        Some(refusal::waiting(&self.owner.operation, now))
     }
 
     /// An operation that was taken over in the middle of a wait keeps to it.

@@ -120,6 +120,7 @@ impl Run<'_> {
         stop: Option<Stop>,
         caller: &mut FirstCaller,
     ) -> Conclusion {
+        let comes_back = attempted.says_when();
         match (ending.verdict(), attempted.answer) {
             (Some(verdict), Some(UpstreamAnswer { head, body })) => {
                 let after_doubt = matches!(ending, Ending::Failed { after_doubt: true });
@@ -134,7 +135,6 @@ impl Run<'_> {
             (Some(verdict), None) => Box::pin(self.settle_cut(verdict, attempted.outcome, &attempted.part)).await,
             (None, answer) => {
                 let ended = ending.ended().unwrap_or(Ended { cause: Cause::BadAnswer, may_have_run: true });
-                let comes_back = answer.is_some() && attempted.judgement.advice.hint.is_some();
                 let told = Told { answer, comes_back, failure: attempted.failure, outcome: attempted.outcome, stop };
                 Box::pin(self.end_without_receipt(ended, told, caller)).await
             }

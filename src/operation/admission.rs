@@ -105,6 +105,9 @@ impl Operation {
             State::Waiting { .. } if !self.may_have_run => Admission::TakeOver,
             State::Waiting { .. } => self.may_resend(rule, now, Admission::TakeOver, Admission::Lapse),
             State::Unknown { .. } => self.may_resend(rule, now, Admission::ClaimAgain, Admission::Unknown),
+            State::NotExecuted { .. } if self.dead.is_some_and(|dead| dead.disputed) => {
+                self.may_resend(rule, now, Admission::ClaimAgain, Admission::Unknown)
+            }
             State::NotExecuted { .. } => Admission::ClaimAgain,
             State::Succeeded { settled }
             | State::Failed { settled }
@@ -144,7 +147,7 @@ impl Operation {
             KeySource::Window | KeySource::Stamped => self.accepted,
         };
         let is_wanted = is_met_again || rule.repeat == Repeat::Harmless;
-        let is_in_time = may_have_run || now < self.deadline || self.parked_until().is_some();
+        let is_in_time = may_have_run || now < self.deadline || self.accepted;
         is_wanted && is_in_time && !request.had_credential
     }
 

@@ -221,7 +221,8 @@ impl Operation {
     /// Whether the owner of `fence` still has it, though it may have been written since. Whoever ends a record whose
     /// lease is over leaves the owner's name in it, but not the lease.
     pub fn is_held_under(&self, fence: &Fence) -> bool {
-        self.fence.owner == fence.owner && self.fence.token == fence.token && self.state.lease().is_some()
+        let is_unfinished = self.state.lease().is_some() || self.parked_until().is_some();
+        self.fence.owner == fence.owner && self.fence.token == fence.token && is_unfinished
     }
 
     /// What its owner goes on from when the store holds `stored`, which is his: an earlier write whose reply was lost. A

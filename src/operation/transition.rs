@@ -171,7 +171,7 @@ impl Operation {
     /// The record has no owner to take over from.
     pub fn take_over(&self, ownership: Ownership, step: Step) -> Changed {
         let mut next = Self { state: self.leased(ownership.lease, step)?, ..self.clone() };
-        next.may_have_run |= matches!(self.state, State::Sent { .. });
+        next.doubt(matches!(self.state, State::Sent { .. }));
         (next.deadline, next.destination) = (ownership.deadline, Some(ownership.destination));
         next.accepted |= ownership.accepted;
         next.fence = Fence { owner: ownership.owner, token: self.fence.token + 1, ..self.fence };
@@ -243,6 +243,18 @@ impl Operation {
         self.waiting(ended, State::Waiting { not_before, lease: None }, step)
     }
 
+    /// The wait goes on until `not_before`, and nobody holds it any more.
+    ///
+    /// # Errors
+    /// It does not wait.
+    pub fn put_off(&self, not_before: Timestamp, step: Step) -> Changed {
+        if self.state.name() != StateName::Waiting {
+            return Err(self.illegal(StateName::Waiting));
+        }
+        let next = Self { state: State::Waiting { not_before, lease: None }, ..self.clone() };
+        Ok(self.same_state(next, EventKind::Waiting, step))
+    }
+
     fn waiting(&self, ended: Ended, state: State, step: Step) -> Changed {
         let next = Self { state, ..self.ended(ended, step) };
         self.to(next, EventKind::Waiting, step).map(|change| change.because(ended.cause))
@@ -286,7 +298,7 @@ impl Operation {
     /// The operation has ended.
     pub fn end(&self, ended: Ended, who: Next, keep: Retention, step: Step) -> Changed {
         let mut next = self.ended(ended, step);
-        next.dead = Some(DeadLetter { disputed: false, ..self.dead.unwrap_or(DeadLetter::opened(step.now)) });
+        next.dead = Some(DeadLetter { disputed: false, ..next.dead.unwrap_or(DeadLetter::opened(step.now)) });
         let kind = if next.may_have_run {
             next.state = State::Unknown { cause: ended.cause, since: step.now };
             next.expires_at = keep.unknowns.map(|life| step.now.after(life.max(LEAST_LIFE)));
@@ -418,9 +430,16 @@ impl Operation {
 
     fn ended(&self, ended: Ended, step: Step) -> Operation {
         let mut next = self.clone();
-        next.may_have_run |= ended.may_have_run;
+        next.doubt(ended.may_have_run);
         next.attempt_ended_at = Some(step.now);
         next
+    }
+
+    /// What nobody was told of is that it may have run: a letter of before knows nothing of that.
+    fn doubt(&mut self, may_have_run: bool) {
+        if may_have_run && !self.may_have_run {
+            (self.may_have_run, self.dead) = (true, None);
+        }
     }
 
     fn to(&self, mut next: Operation, kind: EventKind, step: Step) -> Changed {

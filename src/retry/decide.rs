@@ -21,7 +21,7 @@ pub use ending::Ending;
 use table::{Again, Once, again};
 
 /// A hint beyond it is not waited for by anybody.
-const LONGEST_PARKING: Duration = Duration::from_secs(24 * 60 * 60);
+pub const LONGEST_PARKING: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// An attempt that has less time than this before the deadline is not begun.
 const LEAST_TRY: Duration = Duration::from_millis(100);

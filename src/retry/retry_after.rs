@@ -58,6 +58,11 @@ impl Stated {
     }
 }
 
+/// Whether a caller who is given these lines reads in them when to come back.
+pub fn says_when(headers: &HeaderMap) -> bool {
+    headers.contains_key(RETRY_AFTER) || FINE.iter().any(|name| headers.contains_key(name))
+}
+
 /// The hint of an answer that came at `now`: `retry-after-ms` and its like, the finer ones, before `Retry-After`.
 /// Negative numbers, junk and nothing are no hint.
 pub(super) fn stated(headers: &HeaderMap, now: Timestamp) -> Stated {

@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::engine::answer::{Answer, Body, Compensation, Content, Marks, Unguarded};
 use crate::engine::problem::{Code, Problem};
 use crate::retry::decide::Stop;
-use crate::retry::retry_after::seconds_for;
+use crate::retry::retry_after::{says_when, seconds_for};
 use crate::server::body::ResponseBody;
 use crate::server::document::{Accepted, Document};
 use crate::upstream::trailer_name;
@@ -89,7 +89,7 @@ pub fn upstream(
     } else if matches!(body, ResponseBody::Empty | ResponseBody::Whole(_)) {
         frame(&mut headers, &body, &trailers);
     }
-    if marks.stop.is_some() && !headers.contains_key(RETRY_AFTER) {
+    if marks.stop.is_some() && !says_when(&headers) {
         do_not_retry(&mut headers);
     }
     if !trailers.is_empty() {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::header::AUTHORIZATION;
 use oncegate::engine::answer::{Answer, Execution};
+use oncegate::engine::gates::command::PauseCommand;
 use oncegate::engine::problem::Code;
 use oncegate::operation::{Cause, Scope, State, StateName as S};
 use tokio::time::sleep;
@@ -21,6 +22,12 @@ fn throttles(hint: &str) -> Act {
 
 async fn receipt(gateway: &Gateway, key: &str, wait: Duration) -> Answer {
     gateway.engine.receipt(&Scope::none(), id(key), wait).await.unwrap()
+}
+
+/// An operator ends all pauses.
+async fn forget_pauses(gateway: &Gateway) {
+    let all = PauseCommand { upstream: "payments".to_owned(), credential: None, wait: NOW };
+    gateway.engine.shared().gates.command(&*gateway.store, &all).await.unwrap();
 }
 
 /// A gateway whose call was accepted and is parked for ten minutes, sent once.
@@ -136,6 +143,53 @@ async fn parking_has_an_end() {
         assert_eq!(gateway.ask(Ask::keyed("k").respond_async(NOW)).await.status, 202);
         gateway.has_become("k", seen).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_are_due_while_their_upstream_asks_for_less_are_put_off_and_made() {
+    let setup = Setup { retry: "max_attempts = 9", ..Setup::UNSAFE };
+    let script = (0..4).map(|_| throttles("600")).collect();
+    let gateway = Gateway::before(script, setup);
+    for key in ["a", "b", "c"] {
+        assert_eq!(gateway.ask(Ask::keyed(key).respond_async(NOW)).await.status, 202);
+        gateway.has_become(key, S::Waiting).await;
+        forget_pauses(&gateway).await;
+    }
+    for _ in 0..90 {
+        sleep(secs(30)).await;
+        gateway.sweep().await;
+        gateway.is_idle().await;
+    }
+    for key in ["a", "b", "c"] {
+        gateway.has_become(key, S::Succeeded).await;
+    }
+    assert_eq!(gateway.upstream.seen().len(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_a_call_that_was_his_own_leaves_his_credential_with_it() {
+    let gateway = Gateway::before(vec![throttles("600"), throttles("600")], Setup::UNSAFE);
+    let ask = || Ask::keyed("k").with("authorization", SECRET);
+    assert_eq!(gateway.ask(ask()).await.status, 429);
+    forget_pauses(&gateway).await;
+    assert_eq!(gateway.ask(ask().respond_async(NOW)).await.status, 202);
+    gateway.has_become("k", S::Waiting).await;
+    gateway.at(TEN_MINUTES * 2).await;
+    gateway.neighbour().sweep().await;
+    gateway.has_become("k", S::Succeeded).await;
+    let seen = gateway.upstream.seen();
+    assert_eq!((seen.len(), seen[2].header("authorization")), (3, Some(SECRET)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_does_not_know_the_route_leaves_a_parked_call_alone() {
+    let gateway = parked(Vec::new(), Setup::UNSAFE, Ask::keyed("k")).await;
+    let stranger = gateway.neighbour_with(Setup { name: "other", ..Setup::UNSAFE });
+    gateway.at(TEN_MINUTES + secs(20)).await;
+    stranger.sweep().await;
+    gateway.has_become("k", S::Waiting).await;
+    gateway.sweep().await;
+    gateway.has_become("k", S::Succeeded).await;
 }
 
 #[tokio::test(start_paused = true)]

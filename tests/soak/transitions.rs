@@ -67,7 +67,7 @@ fn begin(entropy: &Entropy, now: Timestamp) -> Operation {
 }
 
 fn any_step(operation: &Operation, entropy: &Entropy, step: Step) -> Result<Change, IllegalTransition> {
-    match entropy.up_to(12) {
+    match entropy.up_to(13) {
         0 => operation.claim_again(ownership(entropy, step.now), opening(entropy), step),
         1 => operation.take_over(ownership(entropy, step.now), step),
         2 => operation.renew(LEASE, step),
@@ -81,6 +81,7 @@ fn any_step(operation: &Operation, entropy: &Entropy, step: Step) -> Result<Chan
         10 => {
             operation.alerted(operation.dead.map_or(step.now, |dead| dead.since), step.now, step).ok_or(NOTHING_TO_TELL)
         }
+        12 => operation.put_off(step.now.after(LEASE), step),
         11 if entropy.up_to(7) == 0 => operation.abandon(KEEP, step),
         _ => operation.lapse(KEEP, step),
     }
@@ -120,7 +121,8 @@ fn check_letter(before: &Operation, change: &Change, seed: u64) {
     match (was, is) {
         (None, Some(is)) => {
             assert!(ends, "seed {seed}: opened by a step that ends nothing");
-            assert!(before.dead.is_none_or(|was| was.since == is.since), "seed {seed}: no news is told as news");
+            let is_news = change.operation.may_have_run && !before.may_have_run;
+            assert!(is_news || before.dead.is_none_or(|was| was.since == is.since), "seed {seed}: told as news");
         }
         (Some(was), Some(is)) if !ends => assert_eq!(was.since, is.since, "seed {seed}: another letter"),
         (Some(_), None) => {

@@ -63,6 +63,14 @@ impl Entrant {
 }
 
 impl Refused {
+    /// After what time it is worth asking again.
+    pub(in crate::engine) fn wait(&self) -> Duration {
+        match self {
+            Self::Paused(wait) | Self::BreakerOpen(wait) => *wait,
+            Self::Full => Duration::from_secs(1),
+        }
+    }
+
     /// What stops a run that has begun.
     pub(in crate::engine) fn stop(self, policy: &RetryPolicy) -> Stop {
         match self {

@@ -126,7 +126,7 @@ pub(super) fn stored(row: &rusqlite::Row<'_>) -> rusqlite::Result<(i64, Vec<u8>)
 }
 
 fn with_lease_over(bytes: &[u8], now: Timestamp) -> Option<Row> {
-    let operation = record::decode(bytes).ok()?;
+    let operation = record::decode(bytes).ok().filter(|operation| operation.state.lease().is_some())?;
     let over = operation.renew(Duration::ZERO, Step { now, write: WriteId::default() }).ok()?;
     Row::of(&Sealer::none(), &over).ok()
 }

@@ -7,6 +7,7 @@ use oncegate::config::{Config, Environment};
 /// The words in which a story differs from the built-in values; each is a line or more of the file.
 #[derive(Clone, Copy)]
 pub struct Setup {
+    pub name: &'static str,
     pub repeat: &'static str,
     pub lease: &'static str,
     pub store: &'static str,
@@ -29,6 +30,7 @@ impl Setup {
 
     const fn of(repeat: &'static str) -> Self {
         Self {
+            name: "payments",
             repeat,
             lease: "10s",
             store: "",
@@ -44,7 +46,7 @@ impl Setup {
     }
 
     pub fn config(&self) -> Arc<Config> {
-        let Self { repeat, lease, store, url, upstream, route, key, retry, budget, breaker, limit } = self;
+        let Self { name, repeat, lease, store, url, upstream, route, key, retry, budget, breaker, limit } = self;
         let text = format!(
             r#"
             [store]
@@ -56,7 +58,7 @@ impl Setup {
             repeat = "{repeat}"
             {upstream}
             [[routes]]
-            name = "payments"
+            name = "{name}"
             match = {{ path = "/" }}
             upstream = "payments"
             {route}
