@@ -115,7 +115,7 @@ struct Shown<'a> {
 fn next(view: &View) -> &'static str {
     match &view.operation.state {
         State::Claimed { .. } | State::Sent { .. } | State::Waiting { .. } => {
-            "Ask again with ?wait=10s, or repeat the call with the same key: it joins the running one."
+            "Ask again with ?wait=10s, or repeat the call with the same key: it joins the running one, or says when that is due."
         }
         State::AwaitingApproval => "Wait for a person to approve or reject the call, then repeat it with the same key.",
         State::Succeeded { .. } | State::Failed { .. } | State::Compensating { .. } | State::Compensated { .. } => {
