@@ -72,9 +72,7 @@ impl Control {
             let status = Arc::clone(&common.shared.status);
             tasks.spawn(certificates::follow(tls.clone(), current.clone(), status, common.stop.clone()));
         }
-        if matches!(common.shared.config.store.url, StoreUrl::Redis(_)) {
-            tasks.spawn(pauses::follow(Arc::clone(engine), common.stop.clone()));
-        }
+        tasks.spawn(pauses::follow(Arc::clone(engine), common.stop.clone()));
         if let Some(rules) = &common.shared.config.alerts {
             tasks.spawn(alerts::tell(Arc::clone(engine), rules.clone(), common.stop.clone()));
         }

@@ -23,6 +23,8 @@ const LAST_BATCH: u32 = 256;
 const STALE: Duration = Duration::from_secs(5);
 /// Until a canary is asked after again.
 const SOON: Duration = Duration::from_millis(250);
+/// A pause whose end nobody came for is forgotten after so long.
+const GRACE: Duration = Duration::from_secs(60);
 /// Credentials that are kept in mind; some change with each request, and must not fill the memory.
 const CREDENTIALS: usize = 1024;
 
@@ -61,7 +63,7 @@ struct Pause {
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Until(Duration),
-    Over { has_canary: bool },
+    Over { has_canary: bool, since: Duration },
     Ramp { batch: u32, left: u32, next: Duration },
 }
 
@@ -105,7 +107,8 @@ impl Pauses {
     /// Holds all back until then, or longer if that was said before. `stored`: the store said so, at that moment. False if
     /// it is no news.
     pub fn hold(&mut self, whom: Whom, until: Duration, stored: Option<Duration>) -> bool {
-        if !self.paused.contains_key(&whom) && self.paused.len() >= CREDENTIALS {
+        let is_new = !self.paused.contains_key(&whom) && whom != Whom::Everybody;
+        if is_new && self.paused.len() >= CREDENTIALS {
             return false;
         }
         let pause = self.paused.entry(whom).or_insert(Pause { phase: Phase::Until(Duration::ZERO), stored: None });
@@ -120,7 +123,7 @@ impl Pauses {
     pub fn compare(&mut self, stored: &HashMap<Whom, Duration>, asked: Duration) {
         for (whom, until) in stored {
             // A canary of our own holds the others back, and not us.
-            let has_canary = |pause: &Pause| matches!(pause.phase, Phase::Over { has_canary: true });
+            let has_canary = |pause: &Pause| matches!(pause.phase, Phase::Over { has_canary: true, .. });
             if !self.paused.get(whom).is_some_and(has_canary) {
                 self.hold(*whom, *until, Some(asked));
             }
@@ -146,16 +149,29 @@ impl Pauses {
         self.strikes.remove(&whom);
     }
 
+    /// Drops what ended long ago: its credential may never come back.
+    pub fn forget(&mut self, now: Duration) {
+        self.paused.retain(|_, pause| {
+            let ended = match pause.phase {
+                Phase::Over { has_canary: true, .. } => return true,
+                Phase::Until(ended)
+                | Phase::Over { has_canary: false, since: ended }
+                | Phase::Ramp { next: ended, .. } => ended,
+            };
+            now.saturating_sub(ended) < GRACE
+        });
+    }
+
     /// Whether a call may go now. `spread` draws the time to the next batch.
     pub fn ask(&mut self, whom: Whom, now: Duration, spread: impl FnOnce() -> Duration) -> Turn {
         let Some(pause) = self.paused.get_mut(&whom) else { return Turn::Free };
         match &mut pause.phase {
             Phase::Until(until) if now < *until => return Turn::Wait(*until - now),
-            Phase::Until(_) | Phase::Over { has_canary: false } => {
-                pause.phase = Phase::Over { has_canary: true };
+            Phase::Until(_) | Phase::Over { has_canary: false, .. } => {
+                pause.phase = Phase::Over { has_canary: true, since: now };
                 return Turn::Canary;
             }
-            Phase::Over { has_canary: true } => return Turn::Wait(SOON),
+            Phase::Over { has_canary: true, .. } => return Turn::Wait(SOON),
             Phase::Ramp { batch, left, next } => {
                 if now >= *next {
                     let is_stale = now.saturating_sub(*next) >= STALE;
@@ -177,7 +193,7 @@ impl Pauses {
     pub fn wait(&self, whom: Whom, now: Duration) -> Option<Duration> {
         let wait = match self.paused.get(&whom)?.phase {
             Phase::Until(until) => until.saturating_sub(now),
-            Phase::Over { has_canary } if has_canary => SOON,
+            Phase::Over { has_canary: true, .. } => SOON,
             Phase::Ramp { left: 0, next, .. } => next.saturating_sub(now),
             Phase::Over { .. } | Phase::Ramp { .. } => Duration::ZERO,
         };
@@ -190,8 +206,8 @@ impl Pauses {
     }
 
     /// The canary never came to an answer; the next one may.
-    pub fn give_back(&mut self, whom: Whom) {
-        self.after_canary(whom, Phase::Over { has_canary: false });
+    pub fn give_back(&mut self, whom: Whom, now: Duration) {
+        self.after_canary(whom, Phase::Over { has_canary: false, since: now });
     }
 
     /// All of them, those for everybody first.
@@ -210,7 +226,7 @@ impl Pauses {
     }
 
     fn after_canary(&mut self, whom: Whom, next: Phase) {
-        if let Some(Pause { phase: phase @ Phase::Over { has_canary: true }, .. }) = self.paused.get_mut(&whom) {
+        if let Some(Pause { phase: phase @ Phase::Over { has_canary: true, .. }, .. }) = self.paused.get_mut(&whom) {
             *phase = next;
         }
     }

@@ -1,4 +1,5 @@
-//! What the fleet is held back from, heard often: another gateway sends into a pause no longer than this.
+//! What the fleet is held back from, heard often: another gateway sends into a pause no longer than this. A gateway that is
+//! alone only forgets by it what ended long ago.
 
 use std::sync::Arc;
 use std::time::Duration;

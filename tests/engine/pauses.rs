@@ -216,3 +216,20 @@ async fn an_operator_sets_and_ends_a_pause_for_the_fleet() {
     assert!(say(5, Some("no digest")).await.is_err());
     watch.abort();
 }
+
+/// Each comes with a credential that is never seen again.
+#[tokio::test(start_paused = true)]
+async fn pauses_of_credentials_that_never_come_back_are_forgotten() {
+    let gateway = Gateway::before((0..20).map(|_| throttle("2")).collect(), ONCE);
+    let watch = follow(&gateway);
+    for number in 0..20 {
+        let ask = Ask::keyed(&format!("t-{number}")).with("authorization", &format!("Bearer {number}"));
+        assert_eq!(gateway.ask(ask).await.status, 429);
+    }
+    let pauses = || gateway.engine.shared().gates.pauses().len();
+    gateway.at(secs(61)).await;
+    assert_eq!(pauses(), 20);
+    gateway.at(secs(63)).await;
+    assert_eq!(pauses(), 0);
+    watch.abort();
+}

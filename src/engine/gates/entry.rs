@@ -188,12 +188,13 @@ impl Engine {
         });
     }
 
-    /// Hears from the store of pauses that other gateways or operators set or ended.
+    /// Hears from the store of pauses that other gateways or operators set or ended, and forgets those of long ago.
     ///
     /// # Errors
     /// The store did not answer; what is known here stays.
     pub async fn look_at_pauses(&self) -> Result<(), crate::store::StoreError> {
         let gates = self.shared.gates.all();
+        gates.iter().for_each(|pausing| pausing.forget());
         let asked: Vec<_> = gates.into_iter().map(|pausing| (pausing.now(), pausing)).collect();
         let held = self.store.held().await?;
         asked.iter().for_each(|(asked, pausing)| pausing.compare(&held, self.store.as_ref(), *asked));

@@ -121,13 +121,24 @@ impl Pausing {
     }
 
     fn give_back(&self, whom: Whom) {
-        self.with(|pauses, _| pauses.give_back(whom));
+        self.with(|pauses, now| pauses.give_back(whom, now));
         self.wake(whom);
     }
 
     /// The moment at which the store is asked.
     pub(super) fn now(&self) -> Duration {
         self.begin.elapsed()
+    }
+
+    /// Drops what ended long ago, and what nobody waits for any more.
+    pub(super) fn forget(&self) {
+        if !self.has_any() {
+            return;
+        }
+        self.with(|pauses, now| pauses.forget(now));
+        let Inner { pauses, queues, leases } = &mut *locked(&self.inner);
+        queues.retain(|whom, queue| pauses.is_paused(*whom) || Arc::strong_count(queue) > 1);
+        leases.retain(|whom, _| pauses.is_paused(*whom));
     }
 
     /// What the store said when it was asked, at that moment.

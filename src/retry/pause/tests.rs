@@ -59,10 +59,10 @@ fn a_canary_that_is_throttled_pauses_again_and_one_that_is_lost_is_followed() {
     let mut pauses = Pauses::default();
     pauses.throttled(ONE, Some(secs(2)), secs(0));
     assert_eq!(ask(&mut pauses, ONE, secs(2)), Turn::Canary);
-    pauses.give_back(ONE);
+    pauses.give_back(ONE, secs(2));
     assert_eq!(ask(&mut pauses, ONE, secs(2)), Turn::Canary);
     assert_eq!(pauses.throttled(ONE, Some(secs(7)), secs(3)), Some(secs(10)));
-    pauses.give_back(ONE);
+    pauses.give_back(ONE, secs(3));
     assert_eq!(ask(&mut pauses, ONE, secs(3)), Turn::Wait(secs(7)));
     assert_eq!(ask(&mut pauses, ONE, secs(10)), Turn::Canary);
     assert_eq!(pauses.throttled(ONE, None, secs(10)), Some(secs(11)), "one without a hint is enough here");
@@ -130,5 +130,35 @@ fn credentials_that_change_each_time_do_not_fill_the_memory() {
         pauses.throttled(Whom::Holder((number + 5000).to_be_bytes()), None, secs(0));
     }
     assert_eq!(pauses.paused.len(), CREDENTIALS);
+    assert!(pauses.hold(Whom::Everybody, secs(60), None), "there is room for everybody's");
     assert!(pauses.strikes.len() <= CREDENTIALS);
+}
+
+#[test]
+fn a_pause_whose_end_nobody_comes_for_is_forgotten() {
+    let at_ends: [fn(&mut Pauses); 3] = [
+        |_| (),
+        |pauses| {
+            ask(pauses, ONE, secs(2));
+            pauses.give_back(ONE, secs(2));
+        },
+        |pauses| {
+            ask(pauses, ONE, secs(2));
+            pauses.passed(ONE, secs(2));
+        },
+    ];
+    for at_end in at_ends {
+        let mut pauses = Pauses::default();
+        pauses.throttled(ONE, Some(secs(2)), secs(0));
+        at_end(&mut pauses);
+        pauses.forget(secs(61));
+        assert!(pauses.is_paused(ONE));
+        pauses.forget(secs(62));
+        assert!(pauses.is_empty());
+    }
+    let mut pauses = Pauses::default();
+    pauses.throttled(ONE, Some(secs(2)), secs(0));
+    assert_eq!(ask(&mut pauses, ONE, secs(2)), Turn::Canary);
+    pauses.forget(secs(300));
+    assert_eq!(ask(&mut pauses, ONE, secs(300)), Turn::Wait(SOON), "its canary is on its way");
 }
