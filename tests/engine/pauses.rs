@@ -114,6 +114,18 @@ async fn a_canary_that_is_turned_away_pauses_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_canary_without_an_answer_is_followed_by_another() {
+    for lost in [Act::Refuses, Act::Closes] {
+        let gateway = paused(ONCE, vec![lost, answers(201).after(ms(300)).into()]).await;
+        let told = told(callers(&gateway, 20, "k")).await;
+        let at = arrivals(&gateway, 1);
+        let early = at.iter().filter(|at| **at < ms(2300)).count();
+        assert!(early <= 2, "one at a time until one is answered: {at:?}");
+        assert_eq!(told.iter().filter(|told| told.status == 201).count(), 19, "{told:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn three_throttles_without_a_hint_are_one() {
     let gateway = Gateway::before((0..3).map(|_| answers(429).into()).collect(), ONCE);
     for number in 0..3 {

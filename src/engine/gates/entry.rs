@@ -158,7 +158,10 @@ impl Engine {
             wait.into_iter().for_each(|wait| self.share_pause(&gate.upstream.pausing, whom, wait));
             return;
         }
-        canaries.into_iter().for_each(|canary| self.end_pause(canary));
+        // The drop of one that was not answered lets the next call find out.
+        if is_answered(came.fact) {
+            canaries.into_iter().for_each(|canary| self.end_pause(canary));
+        }
     }
 
     fn share_pause(&self, pausing: &Arc<Pausing>, whom: Whom, wait: Duration) {
@@ -199,6 +202,16 @@ impl Engine {
         let held = self.store.held().await?;
         asked.iter().for_each(|(asked, pausing)| pausing.compare(&held, self.store.as_ref(), *asked));
         Ok(())
+    }
+}
+
+/// Whether the upstream, or what stands before it, said anything at all.
+fn is_answered(fact: &Fact) -> bool {
+    match fact {
+        Fact::NotSent { .. } | Fact::TurnedAway | Fact::Silent(_) => false,
+        Fact::Garbled | Fact::Cut { .. } | Fact::Throttled | Fact::Refused { .. } | Fact::Misdirected => true,
+        Fact::Unreached { .. } | Fact::Overloaded { .. } | Fact::ServerFailed { .. } => true,
+        Fact::GatewayFailed { .. } | Fact::Denied { .. } | Fact::Final { .. } | Fact::Ruled { .. } => true,
     }
 }
 
