@@ -151,6 +151,11 @@ impl Gate {
         Some(permit)
     }
 
+    /// Whether the breaker would let an attempt through by now, or how long until that is worth asking. It takes nothing.
+    fn look(&self, repeat: Repeat) -> Result<(), Duration> {
+        self.circuit.as_ref().map_or(Ok(()), |circuit| circuit.look(may_probe(repeat)))
+    }
+
     /// Leave by the breaker, or how long until it is worth asking again.
     fn admit(&self, repeat: Repeat) -> Result<Permit, Duration> {
         let circuit = match &self.circuit {
@@ -173,7 +178,7 @@ impl Gate {
         if matches!(decision, Decision::End { .. } | Decision::Retry { parked: true, .. }) {
             return decision;
         }
-        let open = self.circuit.as_ref().filter(|circuit| circuit.refuses(may_probe(situation.repeat)));
+        let open = self.circuit.as_ref().filter(|circuit| circuit.look(may_probe(situation.repeat)).is_err());
         if let Some(circuit) = open {
             circuit.refused.add();
             return situation.stopped(Stop::Breaker);

@@ -109,9 +109,12 @@ impl Breaker {
         Ok(Ticket { generation: self.generation, is_probe: true })
     }
 
-    /// Whether a retry would be refused by now. It takes nothing.
-    pub fn refuses(&self, may_probe: bool, now: Duration) -> bool {
-        self.clone().admit(may_probe, now).is_err()
+    /// Whether an attempt would get leave by now. It takes nothing.
+    ///
+    /// # Errors
+    /// How long until it is worth asking again.
+    pub fn look(&self, may_probe: bool, now: Duration) -> Result<(), Duration> {
+        self.clone().admit(may_probe, now).map(drop)
     }
 
     /// What came of an attempt. `spread` draws a number in `0..=40`: by so many hundredths, less twenty, an opening differs

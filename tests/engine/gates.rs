@@ -185,3 +185,46 @@ async fn who_stands_in_line_is_served_and_who_waits_for_a_retry_holds_no_place()
     assert!(told.iter().all(|told| told.status == 201 && told.at < ms(150)), "{told:?}");
     assert_eq!(first.await.unwrap().status, 201);
 }
+
+const NARROW: Setup = Setup { limit: "concurrency = 1\nqueue = 10", retry: "max_attempts = 1", ..BREAKER };
+
+#[tokio::test(start_paused = true)]
+async fn who_stood_in_line_is_not_sent_after_the_breaker_opened() {
+    let mut script = vec![answers(502).after(ms(100)).into()];
+    script.extend(always(4, || answers(502).into()));
+    let gateway = Gateway::before(script, NARROW);
+    let told = crowd(&gateway, 9).await;
+    assert_eq!(told.iter().filter(|told| told.status == 502).count(), 5);
+    assert_eq!(told.iter().filter(|told| told.problem() == (503, Some(Code::BreakerOpen))).count(), 4);
+    assert_eq!(gateway.upstream.seen().len(), 5);
+}
+
+/// A call that was sent before the breaker opened has one of the places, and the probe the other.
+#[tokio::test(start_paused = true)]
+async fn nobody_stands_in_line_for_what_is_shut() {
+    let wide = Setup { limit: "concurrency = 2\nqueue = 10", retry: "max_attempts = 1", ..BREAKER };
+    let mut script = vec![answers(201).after(secs(20)).into()];
+    script.extend(always(5, || answers(502).into()));
+    script.push(answers(201).after(secs(20)).into());
+    let gateway = Gateway::before(script, wide);
+    let slow = gateway.caller(Ask::keyed("slow"));
+    gateway.upstream.has_seen(1).await;
+    fail(&gateway).await;
+    gateway.at(secs(10)).await;
+    let probe = gateway.caller(Ask::keyed("probe"));
+    gateway.upstream.has_seen(7).await;
+    let shut = gateway.ask(Ask::keyed("k").within(secs(2))).await;
+    assert_eq!(shut.problem(), (503, Some(Code::BreakerOpen)));
+    assert!(shut.at < ms(10_050), "{:?}", shut.at);
+    assert_eq!((slow.await.unwrap().status, probe.await.unwrap().status), (201, 201));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_sent_with_too_little_time_left() {
+    let gateway = Gateway::before(vec![answers(201).after(ms(950)).into()], NARROW);
+    let first = gateway.caller(Ask::keyed("first"));
+    gateway.upstream.has_seen(1).await;
+    let late = gateway.ask(Ask::keyed("late").within(secs(1))).await;
+    assert_eq!(late.problem(), (503, Some(Code::Overloaded)));
+    assert_eq!((gateway.upstream.seen().len(), first.await.unwrap().status), (1, 201));
+}

@@ -37,8 +37,8 @@ impl Circuit {
         locked(&self.breaker).admit(may_probe, self.now())
     }
 
-    pub(super) fn refuses(&self, may_probe: bool) -> bool {
-        locked(&self.breaker).refuses(may_probe, self.now())
+    pub(super) fn look(&self, may_probe: bool) -> Result<(), Duration> {
+        locked(&self.breaker).look(may_probe, self.now())
     }
 
     pub(super) fn report(&self, ticket: Ticket, health: Health, entropy: &Entropy) {

@@ -92,11 +92,13 @@ impl Engine {
                 canaries.extend(waited.map_err(Refused::Paused)?);
             }
         }
+        // Nobody stands in line for what is shut, and nobody takes the breaker's ticket into the line with him.
+        gate.look(entrant.repeat).inspect_err(|_| gate.count_refused()).map_err(Refused::BreakerOpen)?;
+        let until = entrant.deadline.checked_sub(LEAST_TRY).unwrap_or(entrant.deadline);
+        let place = gate.places.take(&entrant.scope, entrant.is_new, until).await.ok_or(Refused::Full)?;
         let admitted = gate.admit(entrant.repeat).inspect_err(|_| gate.count_refused());
         let mut permit = admitted.map_err(Refused::BreakerOpen)?;
-        permit.canaries = canaries;
-        let place = gate.places.take(&entrant.scope, entrant.is_new, entrant.deadline).await;
-        permit.place = Some(place.ok_or(Refused::Full)?);
+        (permit.canaries, permit.place) = (canaries, Some(place));
         Ok(permit)
     }
 

@@ -39,7 +39,7 @@ fn failures_in_a_row_open_it_and_a_success_in_between_does_not() {
     }
     assert_eq!(attempt(&mut breaker, Health::Failed, secs(1)), Ok(true));
     assert_eq!(attempt(&mut breaker, Health::Well, secs(2)), Err(secs(4)));
-    assert!(breaker.refuses(true, secs(5)) && !breaker.refuses(true, secs(6)));
+    assert!(breaker.look(true, secs(5)).is_err() && breaker.look(true, secs(6)).is_ok());
 }
 
 #[test]
