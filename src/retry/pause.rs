@@ -23,6 +23,8 @@ const LAST_BATCH: u32 = 256;
 const STALE: Duration = Duration::from_secs(5);
 /// Until a canary is asked after again.
 const SOON: Duration = Duration::from_millis(250);
+/// So much apart two ends may be the same one, by the clocks of two gateways.
+const CLOCKS: Duration = Duration::from_secs(1);
 /// A pause whose end nobody came for is forgotten after so long.
 const GRACE: Duration = Duration::from_secs(60);
 /// Credentials that are kept in mind; some change with each request, and must not fill the memory.
@@ -119,18 +121,30 @@ impl Pauses {
         is_news
     }
 
-    /// The store has the pause, or has it no more: then others found out that it is over, or a person ended it.
+    /// Holds all back until then, and no longer: a person says so. There is room for it.
+    pub fn set(&mut self, whom: Whom, until: Duration) {
+        self.paused.insert(whom, Pause { phase: Phase::Until(until), stored: None });
+    }
+
+    /// The store has the pause, or has it no more: then others found out that it is over, or a person ended it. One that
+    /// the store had and that ends earlier now was shortened by a person.
     pub fn compare(&mut self, stored: &HashMap<Whom, Duration>, asked: Duration) {
         for (whom, until) in stored {
             // A canary of our own holds the others back, and not us.
             let has_canary = |pause: &Pause| matches!(pause.phase, Phase::Over { has_canary: true, .. });
-            if !self.paused.get(whom).is_some_and(has_canary) {
-                self.hold(*whom, *until, Some(asked));
+            if self.paused.get(whom).is_some_and(has_canary) {
+                continue;
+            }
+            match self.paused.get_mut(whom) {
+                Some(pause) if pause.is_shortened(*until, asked) => pause.phase = Phase::Until(*until),
+                Some(_) | None => {
+                    self.hold(*whom, *until, Some(asked));
+                }
             }
         }
         for (whom, pause) in &mut self.paused {
-            let was_there = pause.stored.is_some_and(|since| since < asked);
-            if matches!(pause.phase, Phase::Until(until) if until > asked) && was_there && !stored.contains_key(whom) {
+            let ended = matches!(pause.phase, Phase::Until(until) if until > asked) && !stored.contains_key(whom);
+            if ended && pause.was_stored(asked) {
                 *pause = Pause { phase: Phase::ramp(asked), stored: None };
             }
         }
@@ -252,6 +266,17 @@ impl Pauses {
         let wait = Backoff::new(BASE, MOST).ceiling(strikes.pauses);
         *strikes = Strikes { recent: [None; STRIKES], pauses: strikes.pauses.saturating_add(1) };
         Some(wait)
+    }
+}
+
+impl Pause {
+    fn was_stored(&self, asked: Duration) -> bool {
+        self.stored.is_some_and(|since| since < asked)
+    }
+
+    fn is_shortened(&self, until: Duration, asked: Duration) -> bool {
+        let is_earlier = matches!(self.phase, Phase::Until(known) if until.saturating_add(CLOCKS) < known);
+        is_earlier && self.was_stored(asked)
     }
 }
 

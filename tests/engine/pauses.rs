@@ -221,8 +221,13 @@ async fn an_operator_sets_and_ends_a_pause_for_the_fleet() {
     assert_eq!(neighbour.call("k").await.problem(), (429, Some(Code::RateLimited)));
     let shown = neighbour.engine.shared().gates.pauses();
     assert_eq!((shown.len(), shown[0].pause.credential.as_str(), shown[0].pause.phase), (1, "*", "paused"));
-    say(0, None).await.unwrap();
+    say(1, None).await.unwrap();
     gateway.at(ms(200)).await;
+    for lefts in [&gateway, &neighbour].map(|gateway| gateway.engine.shared().gates.pauses()) {
+        assert!(lefts[0].pause.left_ms <= 900, "what was said last is so: {lefts:?}");
+    }
+    say(0, None).await.unwrap();
+    gateway.at(ms(300)).await;
     assert_eq!((gateway.call("l").await.status, neighbour.call("m").await.status), (201, 201));
     assert!(gateway.elapsed() < secs(1));
     assert!(say(5, Some("no digest")).await.is_err());

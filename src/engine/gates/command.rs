@@ -59,8 +59,8 @@ impl Gates {
         let named = named.transpose()?;
         if !command.wait.is_zero() {
             let whom = named.unwrap_or(Whom::Everybody);
-            pausing.hold(whom, command.wait, false);
-            store.hold(&pausing.name(whom), store.now().after(command.wait)).await?;
+            pausing.set(whom, command.wait);
+            set_stored(store, &pausing.name(whom), command.wait).await?;
             pausing.stored(whom);
             return Ok(());
         }
@@ -74,4 +74,13 @@ impl Gates {
     fn pausing(&self, upstream: &str) -> Option<Arc<Pausing>> {
         locked(&self.upstreams).get(upstream).map(|upstream| Arc::clone(&upstream.pausing))
     }
+}
+
+/// A store keeps the later of two ends. Only one that is too late is released first, for then some calls may go.
+async fn set_stored(store: &dyn Store, name: &str, wait: Duration) -> Result<(), StoreError> {
+    let until = store.now().after(wait);
+    if store.held().await?.iter().any(|(held, end)| held == name && *end > until) {
+        store.release(name).await?;
+    }
+    store.hold(name, until).await
 }

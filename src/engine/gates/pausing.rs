@@ -98,6 +98,12 @@ impl Pausing {
         self.with(|pauses, now| pauses.hold(whom, now.saturating_add(wait), is_stored.then_some(now)));
     }
 
+    /// Holds back for so long, also where it was said to be longer.
+    pub(super) fn set(&self, whom: Whom, wait: Duration) {
+        self.with(|pauses, now| pauses.set(whom, now.saturating_add(wait)));
+        self.wake(whom);
+    }
+
     pub(super) fn stored(&self, whom: Whom) {
         self.with(|pauses, now| pauses.stored(whom, now));
     }
@@ -143,7 +149,8 @@ impl Pausing {
 
     /// What the store said when it was asked, at that moment.
     pub(super) fn compare(&self, stored: &[(String, Timestamp)], store: &dyn Store, asked: Duration) {
-        let until = |until: Timestamp| asked.saturating_add(until.since(store.now()));
+        let (now, at_store) = (self.now(), store.now());
+        let until = |until: Timestamp| now.saturating_add(until.since(at_store));
         let here = stored.iter().filter_map(|(name, end)| Some((self.whom_of(name)?, *end)));
         let others = here.filter(|(whom, end)| self.lease(*whom) != Some(*end));
         let ours: HashMap<Whom, Duration> = others.map(|(whom, end)| (whom, until(end))).collect();

@@ -112,6 +112,23 @@ fn the_store_adds_lengthens_and_ends_pauses() {
 }
 
 #[test]
+fn a_person_shortens_a_pause_here_and_elsewhere() {
+    let (mut pauses, mut elsewhere) = (Pauses::default(), Pauses::default());
+    pauses.hold(ONE, secs(600), None);
+    elsewhere.compare(&HashMap::from([(ONE, secs(600))]), secs(1));
+    pauses.set(ONE, secs(10));
+    assert_eq!(pauses.wait(ONE, secs(2)), Some(secs(8)));
+    elsewhere.compare(&HashMap::from([(ONE, ms(599_500))]), secs(2));
+    assert_eq!(elsewhere.wait(ONE, secs(2)), Some(secs(598)), "the clocks differ by so much");
+    elsewhere.compare(&HashMap::from([(ONE, secs(10))]), secs(2));
+    assert_eq!(elsewhere.wait(ONE, secs(2)), Some(secs(8)));
+
+    pauses.throttled(ONE, Some(secs(60)), secs(3));
+    pauses.compare(&HashMap::from([(ONE, secs(10))]), secs(4));
+    assert_eq!(pauses.wait(ONE, secs(4)), Some(secs(59)), "the store has not heard of it yet");
+}
+
+#[test]
 fn a_person_ends_a_pause_and_sees_what_there_is() {
     let mut pauses = Pauses::default();
     pauses.hold(ONE, secs(9), None);
