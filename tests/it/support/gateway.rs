@@ -71,9 +71,10 @@ impl Settings {
         self.top("upstreams.payments.repeat = 'with-key'")
     }
 
-    /// Retries as they are, but soon.
+    /// Retries as they are, but soon, and as many as there are in that time.
     pub fn quick(self) -> Self {
-        self.route("retry.base_interval = '20ms'").route("retry.max_interval = '40ms'")
+        let soon = self.route("retry.base_interval = '20ms'").route("retry.max_interval = '40ms'");
+        soon.route("retry.budget.per_second = 1000")
     }
 
     /// A variable that every process of the gateway starts with.
