@@ -47,7 +47,8 @@ pub struct NamedCall {
     pub named_by_step: bool,
     /// The derived key of the same call if `on_changed_payload` were the opposite: records outlive a change of it.
     pub other_key: Option<String>,
-    /// See [`Call::credentials`]. Looked for once: there are fifty names to compare each header line with.
+    /// The credentials that the call brought, to be sent with what is stored. Looked for once: there are fifty names to compare
+    /// each header line with.
     pub credentials: Vec<(HeaderName, HeaderValue)>,
 }
 
