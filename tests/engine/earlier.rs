@@ -56,3 +56,23 @@ async fn another_payload_is_rejected_where_a_second_run_may_do_harm() {
         assert_eq!(gateway.ask(Ask::of_step("s", "3")).await.says(), (201, "says 201", true));
     }
 }
+
+/// square/square-mcp-server#31; Adyen/adyen-commercetools#1305: each try has another key, and another time in its body.
+#[tokio::test(start_paused = true)]
+async fn what_changes_with_each_try_makes_no_other_call_where_the_route_says_so() {
+    let (first, again) = ("{\"amount\": 1, \"at\": \"09:00\"}", "{\"at\": \"09:01\", \"amount\": 1.0}");
+    let key = "client_key = \"prefer-derived\"";
+    let setup = Setup { key, route: "payload = { ignore = [\"/at\"] }", ..Setup::UNSAFE };
+    let gateway = Gateway::before(vec![], setup);
+    let step = |key: &str| Ask::of_step("s", "3").with("idempotency-key", key).with("content-type", "application/json");
+    let ask = |key: &str, body| gateway.ask(step(key).body(body));
+    let made = ask("7f3a", first).await;
+    assert_eq!((made.says(), made.marks.key.as_ref().unwrap().1), ((201, "says 201", false), KeySource::Derived));
+    assert_eq!(ask("c01d", again).await.says(), (201, "says 201", true));
+    assert_eq!(gateway.upstream.seen().len(), 1);
+
+    let believing = Gateway::before(vec![], Setup::UNSAFE);
+    for key in ["7f3a", "c01d"] {
+        assert!(!believing.ask(step(key)).await.marks.replayed, "a client's own key is believed");
+    }
+}

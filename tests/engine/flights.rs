@@ -162,6 +162,20 @@ async fn a_caller_who_hangs_up_drops_nothing() {
     assert_eq!(gateway.upstream.seen().len(), 1);
 }
 
+/// maximhq/bifrost#7035, where nobody is told: the record is, and whoever asks.
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_hangs_up_adds_nothing_to_the_attempts_of_his_call() {
+    let setup = Setup { retry: "max_attempts = 3", ..Setup::WITH_KEY };
+    let gateway = Gateway::before((0..9).map(|_| answers(503).into()).collect(), setup);
+    let caller = gateway.caller(Ask::keyed("k"));
+    gateway.upstream.has_seen(1).await;
+    caller.abort();
+    gateway.has_become("k", S::Unknown).await;
+    gateway.at(secs(3600)).await;
+    assert_eq!(gateway.upstream.seen().len(), 3);
+    assert!(gateway.kept("k").await.unwrap().operation.dead_letter().is_some());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_task_that_breaks_leaves_nothing_behind_but_its_lease() {
     let setup = Setup { route: "in_flight_wait = \"30s\"", ..Setup::UNSAFE };

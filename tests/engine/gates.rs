@@ -42,6 +42,16 @@ async fn an_outage_raises_the_traffic_by_a_fifth_and_a_floor() {
     }
 }
 
+/// envoyproxy/envoy#30205: all fail at one moment, so that no retry is out when the next one is asked for.
+#[tokio::test(start_paused = true)]
+async fn retries_that_wait_count_in_the_budget() {
+    let budget = "{ percent = 20, per_second = 0 }";
+    let setup = Setup { budget, retry: "max_attempts = 2\nbase_interval = \"20s\"", ..Setup::WITH_KEY };
+    let gateway = Gateway::before(always(1000, || answers(503).after(ms(100)).into()), setup);
+    let told = crowd(&gateway, 1000).await;
+    assert_eq!((gateway.upstream.seen().len(), stopped(&told, Stop::Budget)), (1200, 800));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_empty_budget_ends_a_run_at_once_and_a_lone_call_is_not_kept_short() {
     let nothing = Setup { budget: "{ percent = 0, per_second = 0 }", ..Setup::WITH_KEY };
@@ -82,6 +92,7 @@ async fn an_upstream_that_fails_is_left_alone_and_nothing_is_claimed() {
     assert!(gateway.kept("k-0").await.is_none(), "the key is free");
 }
 
+/// projectbeskar/virtrigaud#70.
 #[tokio::test(start_paused = true)]
 async fn one_probe_goes_out_and_an_earlier_receipt_is_told_meanwhile() {
     let mut script = vec![answers(200).into()];
@@ -151,6 +162,7 @@ async fn callers_in_a_hurry_do_not_shut_an_upstream_for_all() {
     assert_eq!(gateway.upstream.seen().len(), 10);
 }
 
+/// zeromicro/go-zero#5011: a call counts from its send, not from its answer.
 #[tokio::test(start_paused = true)]
 async fn a_route_has_so_many_calls_under_way_and_refuses_the_rest_at_once() {
     let setup = Setup { limit: "concurrency = 5", ..Setup::UNSAFE };

@@ -12,6 +12,7 @@ use oncegate::engine::Engine;
 use oncegate::engine::answer::{Answer, Content};
 use oncegate::engine::pass::Passage;
 use oncegate::operation::Scope;
+use oncegate::retry::decide::Stop;
 use oncegate::upstream::{ConnectError, Connector, Endpoint, SendBody, Wire};
 use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -79,6 +80,18 @@ async fn an_upload_that_is_sent_again_is_whole() {
         let seen = gateway.upstream.seen();
         assert_eq!((seen.len(), &seen[1].body[..]), (2, &b"all of it!"[..]), "seed {seed}");
     }
+}
+
+/// The service has all of it, and nobody kept it.
+#[tokio::test(start_paused = true)]
+async fn an_upload_that_is_gone_is_not_sent_again() {
+    let gateway = Gateway::before(vec![answers(503).into()], Setup::HARMLESS);
+    let (client, pieces) = unbounded_channel();
+    client.send(Bytes::from(vec![b'x'; 65_537])).unwrap();
+    let answer = gateway.engine.unguarded(passage(&gateway.engine, SendBody::streaming(Upload(65_537, pieces)))).await;
+    assert_eq!((status(&answer), answer.marks.stop), (503, Some(Stop::Body)));
+    let seen = gateway.upstream.seen();
+    assert_eq!((seen.len(), seen[0].body.len()), (1, 65_537));
 }
 
 /// Speaks HTTP/2. Answers 503 by the head of its first request, and does not come to the end of that answer; of the
@@ -152,15 +165,18 @@ fn begun(gateway: &Gateway) -> JoinHandle<Answer> {
     tokio::spawn(async move { engine.unguarded(passage).await })
 }
 
+/// maximhq/bifrost#7035.
 #[tokio::test(start_paused = true)]
-async fn nothing_is_sent_for_a_caller_who_left_during_a_wait() {
-    let setup = Setup { retry: "base_interval = \"20s\"", ..Setup::HARMLESS };
-    let gateway = Gateway::before(vec![answers(503).into()], setup);
-    let call = begun(&gateway);
-    gateway.upstream.has_seen(1).await;
-    call.abort();
-    gateway.at(secs(60)).await;
-    assert_eq!(gateway.upstream.seen().len(), 1);
+async fn nothing_is_sent_for_a_caller_who_left_during_an_attempt_or_a_wait() {
+    let setup = Setup { retry: "base_interval = \"20s\"\nattempt_timeout = \"4s\"", ..Setup::HARMLESS };
+    for act in [answers(503).into(), Act::IsSilent] {
+        let gateway = Gateway::before(vec![act], setup);
+        let call = begun(&gateway);
+        gateway.upstream.has_seen(1).await;
+        call.abort();
+        gateway.at(secs(60)).await;
+        assert_eq!(gateway.upstream.seen().len(), 1);
+    }
 }
 
 #[tokio::test(start_paused = true)]

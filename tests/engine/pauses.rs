@@ -136,6 +136,32 @@ async fn three_throttles_without_a_hint_are_one() {
     assert!(told.status == 201 && told.at >= secs(1) && told.at < ms(1020), "{told:?}");
 }
 
+/// KarpelesLab/teamclaude#288.
+#[tokio::test(start_paused = true)]
+async fn one_throttle_without_a_hint_holds_nobody_else_back() {
+    let gateway = Gateway::before(vec![answers(429).into(), answers(429).into()], Setup::HARMLESS);
+    let throttled = [gateway.caller(Ask::keyed("t-1")), gateway.caller(Ask::keyed("t-2"))];
+    gateway.upstream.has_seen(2).await;
+    let other = gateway.call("k").await;
+    assert!(other.status == 201 && other.at < ms(10), "{other:?}");
+    for told in told(throttled.into()).await {
+        assert!(told.status == 201 && told.at < secs(3), "{told:?}");
+    }
+}
+
+/// linkerd/linkerd2#986.
+#[tokio::test(start_paused = true)]
+async fn who_leaves_the_line_is_not_sent() {
+    let gateway = paused(ONCE, Vec::new()).await;
+    let [left, stays] = ["left", "stays"].map(|key| gateway.caller(Ask::keyed(key)));
+    gateway.at(secs(1)).await;
+    left.abort();
+    assert_eq!(stays.await.unwrap().status, 201);
+    gateway.at(secs(10)).await;
+    assert_eq!(gateway.upstream.seen().len(), 2);
+    assert!(gateway.kept("left").await.is_none());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_retry_waits_for_a_pause_that_another_call_met() {
     let script = vec![answers(503).into(), throttle("20"), answers(201).into()];

@@ -293,6 +293,21 @@ async fn an_unguarded_answer_that_breaks_off_while_it_is_looked_at_is_asked_for_
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_last_answer_to_a_read_reaches_its_caller_whole() {
+    let script = (1..=4).map(|number| answers(500).body(&format!("oops {number}")).into()).collect();
+    let gateway = Gateway::before(script, Setup { retry: "max_attempts = 4", ..Setup::HARMLESS });
+    assert_eq!(pass(&gateway).await, (500, b"oops 4".to_vec(), true));
+    assert_eq!(gateway.upstream.seen().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_whose_answer_breaks_off_is_broken_and_not_asked_again() {
+    let gateway = Gateway::before(vec![answers(200).body("ten bytes!").cut().into()], Setup::HARMLESS);
+    assert_eq!(pass(&gateway).await, (200, b"ten bytes!".to_vec(), false));
+    assert_eq!(gateway.upstream.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_read_needs_no_key_to_be_asked_again() {
     let gateway = Gateway::before(vec![answers(503).into()], Setup::WITH_KEY);
     assert_eq!(pass(&gateway).await.0, 201);

@@ -73,7 +73,12 @@ async fn a_hint_is_a_lower_bound() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hint_that_is_too_long_goes_to_the_caller_at_once() {
-    for (hint, within, stop) in [("61", secs(120), Stop::HintTooLong), ("9", secs(5), Stop::Deadline)] {
+    for (hint, within, stop) in [
+        ("61", secs(120), Stop::HintTooLong),
+        ("9", secs(5), Stop::Deadline),
+        ("18446744073709552", secs(120), Stop::HintTooLong),
+        ("99999999999999999999999", secs(120), Stop::HintTooLong),
+    ] {
         let throttled = answers(429).with("retry-after", hint).body("slow down").into();
         let gateway = Gateway::before(vec![throttled], Setup::UNSAFE);
         let told = gateway.ask(Ask::keyed("k").within(within)).await;
@@ -129,6 +134,36 @@ async fn an_attempt_is_not_waited_for_beyond_the_deadline() {
     assert!(told.at >= secs(5) && told.at < ms(5010), "{:?}", told.at);
     assert_eq!(gateway.upstream.seen()[0].header("x-request-timeout-ms"), Some("5000"));
     assert_eq!(gateway.states("k").await, [S::Sent, S::Unknown]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_attempt_has_what_is_left_of_the_deadline() {
+    let setup = Setup { retry: "attempt_timeout = \"500ms\"\nbase_interval = \"100ms\"", ..Setup::HARMLESS };
+    let gateway = Gateway::before(always(9, || Act::IsSilent), setup);
+    let told = gateway.ask(Ask::keyed("k").within(ms(700))).await;
+    assert_eq!((told.status, told.marks.stop), (504, Some(Stop::Deadline)));
+    assert!(told.at >= ms(700) && told.at <= ms(700) + TICK, "{:?}", told.at);
+    assert_eq!(gateway.upstream.seen().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_answer_said_that_was_not_the_last_is_not_told() {
+    let busy = answers(503).with("set-cookie", "a=1").with("x-said", "1").body("later").into();
+    let gateway = Gateway::before(vec![busy], Setup::WITH_KEY);
+    let told = gateway.call("k").await;
+    assert_eq!(told.says(), (201, "says 201", false));
+    assert!(told.headers.get("set-cookie").is_none() && told.headers.get("x-said").is_none(), "{told:?}");
+}
+
+/// Portkey-AI/gateway#1012.
+#[tokio::test(start_paused = true)]
+async fn sends_are_told_also_where_nothing_is_repeated() {
+    let once = Setup { retry: "max_attempts = 1", ..Setup::UNSAFE };
+    for (act, status, sends) in [(answers(429).into(), 429, 1), (Act::Closes, 502, 1), (Act::Refuses, 502, 0)] {
+        let gateway = Gateway::before(vec![act], once);
+        let told = gateway.call("k").await;
+        assert_eq!((told.status, told.marks.attempts), (status, sends));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -255,4 +290,28 @@ async fn an_upstream_that_is_never_there_was_not_called() {
     assert_eq!((told.marks.stop, told.marks.execution), (Some(Stop::Exhausted), Some(Execution::NotExecuted)));
     assert_eq!(gateway.states("k").await, [S::Claimed, S::NotExecuted]);
     assert_eq!(gateway.kept("k").await.unwrap().operation.attempts, 0);
+}
+
+/// hyperium/hyper-util#150.
+#[tokio::test(start_paused = true)]
+async fn a_service_that_closes_every_connection_is_tried_as_often_as_any() {
+    let setup = |setup| Setup { retry: "max_attempts = 4", ..setup };
+    for setup in [Setup::UNSAFE, Setup::WITH_KEY, Setup::HARMLESS].map(setup) {
+        let gateway = Gateway::before(always(50, || Act::ClosesUnread), setup);
+        let told = gateway.call("k").await;
+        assert_eq!(told.problem(), (502, Some(Code::UpstreamFailed)));
+        assert_eq!((told.marks.stop, told.marks.execution), (Some(Stop::Exhausted), Some(Execution::NotExecuted)));
+        assert_eq!((gateway.upstream.connections(), gateway.upstream.seen().len()), (4, 0));
+    }
+}
+
+/// varnishcache/varnish-cache#4413.
+#[tokio::test(start_paused = true)]
+async fn a_call_without_a_body_that_was_lost_on_a_used_connection_may_have_run() {
+    let gateway = Gateway::before(vec![answers(200).into(), Act::Closes], Setup::UNSAFE);
+    gateway.call("first").await;
+    let told = gateway.ask(Ask::keyed("k").body("")).await;
+    assert_eq!(told.problem(), (502, Some(Code::OutcomeUnknown)));
+    let connections: Vec<_> = gateway.upstream.seen().iter().map(|seen| seen.connection).collect();
+    assert_eq!(connections, [1, 1]);
 }

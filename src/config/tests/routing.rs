@@ -93,6 +93,7 @@ fn a_method_decides_where_nothing_is_stated() {
         ("POST", Repeat::Unsafe, Effect::Write),
         ("PATCH", Repeat::Unsafe, Effect::Write),
         ("CHARGE", Repeat::Unsafe, Effect::Write),
+        ("get", Repeat::Unsafe, Effect::Write),
     ] {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         assert_eq!((route.repeat_for(&method), route.effect_for(&method)), (repeat, effect), "{method}");

@@ -149,7 +149,9 @@ fn a_call_that_was_turned_away_is_retried_everywhere_and_the_first_time_for_noth
         let mut situation = first(Outcome::TurnedAway, repeat);
         let twice = RetryPolicy { max_attempts: 2, ..policy() };
         let next = |situation: &Situation| decide(situation, &twice, &mut StdRng::seed_from_u64(1));
-        let Decision::Retry { wait, ended, new_connection, run, .. } = next(&situation) else { panic!("it is free") };
+        let decision = next(&situation);
+        assert!(!decision.is_charged(&situation.run));
+        let Decision::Retry { wait, ended, new_connection, run, .. } = decision else { panic!("it is free") };
         assert_eq!((wait, new_connection), (Duration::ZERO, false));
         assert_eq!(ended, Ended { cause: Cause::TurnedAway, may_have_run: false });
         situation.run = run.next_try();

@@ -12,9 +12,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-/// What the upstream does next. The first three are for the next connection, the others for the next request.
+/// What the upstream does next. The first four are for the next connection, the others for the next request.
 pub enum Act {
     Refuses,
+    /// Takes the connection, and closes it before it reads a byte.
+    ClosesUnread,
     /// The connection takes this long to come.
     ConnectsAfter(Duration),
     /// The task that connects breaks.
@@ -166,6 +168,11 @@ impl Upstream {
         self.0.seen.borrow().clone()
     }
 
+    /// How many connections it has taken.
+    pub fn connections(&self) -> usize {
+        *self.0.connections.lock().unwrap()
+    }
+
     /// Returns when so many requests have come.
     pub async fn has_seen(&self, count: usize) {
         let mut seen = self.0.seen.subscribe();
@@ -177,7 +184,7 @@ impl Upstream {
     fn at_the_door(&self) -> Option<Act> {
         let mut script = self.0.script.lock().unwrap();
         match script.front() {
-            Some(Act::Refuses | Act::ConnectsAfter(_) | Act::Panics) => script.pop_front(),
+            Some(Act::Refuses | Act::ClosesUnread | Act::ConnectsAfter(_) | Act::Panics) => script.pop_front(),
             _ => None,
         }
     }
@@ -219,6 +226,10 @@ impl Connector for Upstream {
     async fn connect(&self, _endpoint: &Endpoint) -> Result<Wire, ConnectError> {
         match self.at_the_door() {
             Some(Act::Refuses) => return Err(ConnectError::Io(io::ErrorKind::ConnectionRefused.into())),
+            Some(Act::ClosesUnread) => {
+                self.count_connection();
+                return Ok(Wire::new(duplex(1).0));
+            }
             Some(Act::Panics) => panic!("scripted"),
             Some(Act::ConnectsAfter(wait)) => sleep(wait).await,
             _ => {}
@@ -253,7 +264,9 @@ async fn play(act: Act, line: &mut DuplexStream) -> io::Result<()> {
             }
             Err(io::ErrorKind::UnexpectedEof.into())
         }
-        Act::Closes | Act::Refuses | Act::ConnectsAfter(_) | Act::Panics => Err(io::ErrorKind::UnexpectedEof.into()),
+        Act::Closes | Act::Refuses | Act::ClosesUnread | Act::ConnectsAfter(_) | Act::Panics => {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        }
     }
 }
 

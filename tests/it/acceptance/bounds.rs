@@ -99,6 +99,7 @@ fn a_large_body_may_pass_unguarded(ground: Ground) {
     assert_eq!(gateway.operations("").len(), 1);
 }
 
+/// agentgateway/agentgateway#3329.
 fn a_rate_refuses_new_calls_and_replays_old_ones(ground: Ground) {
     let upstream = ScriptedUpstream::start();
     let gateway = Settings::of(&upstream).route("limit.rate = '1/m'").route("limit.burst = 2").start(&ground);

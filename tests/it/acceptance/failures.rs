@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::support::gateway::Settings;
 use crate::support::ground::Ground;
+use crate::support::raw::Raw;
 use crate::support::upstream::{Reply, ScriptedUpstream, Step};
 
 on! { [memory file redis]
@@ -26,6 +27,11 @@ on! { [memory]
     a_read_that_may_have_arrived_is_not_said_to_have_done_nothing
     a_delete_that_finds_nothing_after_a_doubt_says_so
     a_veto_ends_the_retries_with_the_last_answer
+    a_method_that_nobody_knows_is_not_sent_again
+    a_body_in_chunks_is_whole_on_the_second_try
+    an_upload_is_whole_when_its_service_was_down_at_first
+    a_retry_goes_to_the_service_of_its_own_call
+    layers_that_retry_do_not_multiply
 }
 
 fn c11_a_service_that_is_down_for_a_while_is_called_once(ground: Ground) {
@@ -239,4 +245,87 @@ fn a_veto_ends_the_retries_with_the_last_answer(ground: Ground) {
 
     assert_eq!((answer.body.as_slice(), upstream.seen().len()), (b"closed for today".as_slice(), 1));
     assert_eq!((answer.header("Oncegate-Stop"), answer.execution()), (Some("vetoed"), Some("unknown")));
+}
+
+fn a_method_that_nobody_knows_is_not_sent_again(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let gateway = Settings::of(&upstream).quick().start(&ground);
+    for (number, method) in ["FOO", "get"].into_iter().enumerate() {
+        upstream.then(Step::Reply(Reply::new(503)));
+        let answer = gateway.call(method, "/charges/1").send().expect(503);
+        assert_eq!((answer.execution(), answer.header("Oncegate-Stop")), (Some("unknown"), Some("unsafe")), "{method}");
+        assert_eq!((upstream.seen().len(), &*upstream.seen()[number].method), (number + 1, method));
+    }
+}
+
+/// 40 KiB, in four chunks.
+fn says_in_chunks(caller: &mut Raw, lines: &str) -> Vec<u8> {
+    let piece = "0123456789abcdef".repeat(640);
+    caller.says(format!("POST /charges HTTP/1.1\r\nHost: gw\r\nTransfer-Encoding: chunked\r\n{lines}\r\n"));
+    (0..4).for_each(|_| caller.says_chunk(&piece));
+    caller.says("0\r\n\r\n");
+    piece.repeat(4).into_bytes()
+}
+
+/// caddyserver/caddy#7546; linkerd/linkerd#599.
+fn a_body_in_chunks_is_whole_on_the_second_try(ground: Ground) {
+    let upstream = ScriptedUpstream::honouring_keys();
+    [502, 500].into_iter().for_each(|status| upstream.then(Step::Reply(Reply::new(status))));
+    let gateway = Settings::of(&upstream).with_key().quick().start(&ground);
+
+    let mut caller = Raw::connect(gateway.address());
+    let body = says_in_chunks(&mut caller, "Idempotency-Key: k-1\r\n");
+
+    assert!(caller.until("\r\n\r\n").starts_with("HTTP/1.1 201 "));
+    let seen = upstream.seen();
+    assert_eq!((seen.len(), upstream.effects()), (3, 1));
+    assert!(seen.iter().all(|call| call.key() == Some("k-1") && call.body == body));
+}
+
+/// traefik/traefik#1008; caddyserver/caddy#5454. Nobody keeps the body of a call that is not guarded.
+fn an_upload_is_whole_when_its_service_was_down_at_first(ground: Ground) {
+    let upstream = ScriptedUpstream::refusing();
+    let gateway =
+        Settings::of(&upstream).quick().route("key.mode = 'off'").route("retry.max_attempts = 1000").start(&ground);
+
+    let mut caller = Raw::connect(gateway.address());
+    let body = says_in_chunks(&mut caller, "");
+    caller.sees_nothing();
+    upstream.open();
+
+    assert!(caller.until("\r\n\r\n").starts_with("HTTP/1.1 201 "));
+    assert!(upstream.only().body == body);
+}
+
+/// haproxy/haproxy#623.
+fn a_retry_goes_to_the_service_of_its_own_call(ground: Ground) {
+    let services = [(), ()].map(|()| ScriptedUpstream::start());
+    let [first, other] = &services;
+    let elsewhere = format!(
+        "[upstreams.other]\nurl = '{}'\n[[routes]]\nname = 'other'\nmatch.path = '/other'\nupstream = 'other'",
+        other.url()
+    );
+    let gateway = Settings::of(first).quick().and(&elsewhere).start(&ground);
+    for (service, target) in services.iter().zip(["/charges", "/other"]) {
+        service.then(Step::Close);
+        service.then(Step::Reply(Reply::new(503)));
+        gateway.call("GET", target).send().expect(201);
+        assert_eq!(service.seen().iter().map(|call| &*call.target).collect::<Vec<_>>(), [target; 3]);
+    }
+}
+
+/// HKUDS/nanobot#2760: an application that tries four times, by an SDK that tries three times each.
+fn layers_that_retry_do_not_multiply(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    (0..9).for_each(|_| upstream.then(Step::Reply(Reply::new(503))));
+    let gateway = Settings::of(&upstream).with_key().quick().route("retry.max_attempts = 3").start(&ground);
+    let tries = |retries: usize| gateway.charge("k-1").header("X-Stainless-Retry-Count", retries.to_string()).send();
+
+    let obedient = (0..12).map(tries).take_while(|answer| answer.header("x-should-retry") != Some("false")).count();
+    assert_eq!((obedient, upstream.seen().len()), (0, 3), "whoever heeds the line stops with the first answer");
+    assert_eq!(gateway.counts()["client_retries"], 0);
+
+    tries(1).expect(503);
+    assert_eq!((&gateway.counts()["client_retries"], upstream.seen().len()), (&1.into(), 6), "another one is counted");
+    assert!(gateway.log().contains("a caller tries again by itself"));
 }

@@ -11,6 +11,8 @@ on! { [memory]
     a_body_that_nobody_asked_for_yet_is_for_the_next_attempt
     a_service_that_never_asks_gets_the_body_all_the_same
     a_guarded_body_is_asked_for_by_the_gateway
+    a_body_that_was_asked_for_gets_a_last_word
+    nothing_of_an_attempt_that_is_repeated_is_in_the_answer
 }
 
 const HINT: &str = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n";
@@ -115,4 +117,43 @@ fn a_guarded_body_is_asked_for_by_the_gateway(ground: Ground) {
     upstream.until("body");
     upstream.says(format!("{HINT}{DONE}"));
     assert!(caller.until("ok").starts_with("HTTP/1.1 200 OK\r\n"), "a receipt has no place for hints");
+}
+
+/// envoyproxy/envoy#12131. The service sees that nobody waits for it any more.
+fn a_body_that_was_asked_for_gets_a_last_word(ground: Ground) {
+    for mode in ["off", "stamp"] {
+        let service = RawService::start();
+        let settings = Settings::towards(&service.url()).route(&format!("key.mode = '{mode}'"));
+        let gateway = settings.route("retry.attempt_timeout = '300ms'").start(&ground);
+        let mut caller = asks(&gateway, EXPECTING);
+        let asked = (mode == "off").then(|| {
+            let (mut upstream, _head) = service.takes();
+            upstream.says(CONTINUE);
+            upstream
+        });
+        assert_eq!(caller.until("\r\n\r\n"), CONTINUE);
+        caller.says("body");
+        let mut upstream = asked.unwrap_or_else(|| service.takes().0);
+        upstream.until("body");
+        let told = caller.until("\r\n\r\n");
+        assert!(told.starts_with("HTTP/1.1 504 ") && told.contains("\r\noncegate-execution: unknown\r\n"), "{told}");
+        upstream.stays();
+    }
+}
+
+fn nothing_of_an_attempt_that_is_repeated_is_in_the_answer(ground: Ground) {
+    let service = RawService::start();
+    let gateway = Settings::towards(&service.url()).start(&ground);
+    let mut caller = asks(&gateway, "GET /a HTTP/1.1\r\nHost: gw\r\n\r\n");
+    let (mut busy, _head) = service.takes();
+    busy.says(format!(
+        "{HINT}HTTP/1.1 503 Busy\r\nSet-Cookie: a=1\r\nRetry-After-Ms: 1\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno"
+    ));
+    assert_eq!(caller.until("\r\n\r\n"), TOLD);
+    let (mut upstream, head) = service.takes();
+    assert!(head.contains("\r\noncegate-attempt: 2\r\n"), "{head}");
+    upstream.says(DONE);
+    let told = caller.until("ok");
+    assert!(told.starts_with("HTTP/1.1 200 OK\r\n"), "{told}");
+    assert!(!told.contains("set-cookie") && !told.contains("link:") && !told.contains("retry-after"), "{told}");
 }

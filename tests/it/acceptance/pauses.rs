@@ -15,6 +15,7 @@ on! { [redis]
 }
 
 on! { [memory]
+    a_pause_of_one_service_holds_no_call_to_another_back
     an_operator_sees_sets_and_ends_a_pause
     a_breaker_shuts_a_service_out_and_says_so
 }
@@ -62,6 +63,22 @@ fn a_fleet_sends_nothing_within_a_stated_wait(ground: Ground) {
     for answer in refused.map(|answer| answer.expect_problem(429, "rate-limited")) {
         assert!((1..=3).contains(&answer.retry_after().unwrap()) && answer.header("Oncegate-Attempts") == Some("0"));
     }
+}
+
+fn a_pause_of_one_service_holds_no_call_to_another_back(ground: Ground) {
+    let [upstream, other] = [(), ()].map(|()| ScriptedUpstream::start());
+    upstream.then(Step::Reply(Reply::new(429).line("Retry-After: 120")));
+    let elsewhere = format!(
+        "[upstreams.other]\nurl = '{}'\n[[routes]]\nname = 'other'\nmatch.path = '/other'\nupstream = 'other'",
+        other.url()
+    );
+    let gateway = once(&upstream).and(&elsewhere).start(&ground);
+    gateway.charge("first").send().expect(429);
+
+    gateway.charge("k-1").send().expect_problem(429, "rate-limited");
+    gateway.call("GET", "/charges").send().expect_problem(429, "rate-limited");
+    gateway.post("/other").key("k-1").json("{}").send().expect(201);
+    assert_eq!((upstream.seen().len(), other.seen().len()), (1, 1));
 }
 
 fn an_operator_sees_sets_and_ends_a_pause(ground: Ground) {

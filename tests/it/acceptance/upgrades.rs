@@ -1,5 +1,8 @@
 //! Connections that leave HTTP: WebSocket and whatever else a client and a service agree on.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use crate::support::eventually;
 use crate::support::gateway::{Gateway, Settings};
 use crate::support::ground::Ground;
@@ -15,6 +18,7 @@ on! { [memory]
     an_end_of_one_side_is_an_end_for_the_other_and_no_more
     a_side_that_breaks_off_takes_the_other_along
     a_tunnel_in_which_nothing_moves_is_closed
+    a_tunnel_outlives_every_deadline_and_is_not_asked_for_again
     a_tunnel_keeps_its_place_and_ends_with_the_drain
     s08_a_forward_proxy_is_what_this_is_not
 }
@@ -203,6 +207,30 @@ fn a_tunnel_in_which_nothing_moves_is_closed(ground: Ground) {
     caller.until("ping");
     caller.stays();
     upstream.stays();
+}
+
+/// traefik/traefik#13513.
+fn a_tunnel_outlives_every_deadline_and_is_not_asked_for_again(ground: Ground) {
+    const DEADLINE: Duration = Duration::from_millis(300);
+    let service = RawService::start();
+    let settings = Settings::towards(&service.url()).route("retry.deadline = '300ms'");
+    let gateway = settings.route("retry.attempt_timeout = '300ms'").start(&ground);
+    let (mut caller, mut upstream) = tunnel(&gateway, &service);
+    let since = Instant::now();
+    while since.elapsed() < 2 * DEADLINE {
+        caller.says("ping");
+        upstream.until("ping");
+        upstream.says("pong");
+        caller.until("pong");
+        thread::sleep(DEADLINE / 3);
+    }
+    upstream.resets();
+    caller.stays();
+    let mut next = asks(&gateway, "GET /next HTTP/1.1\r\nHost: gw\r\n\r\n");
+    let (mut upstream, head) = service.takes();
+    assert!(head.starts_with("GET /next "), "{head}");
+    upstream.says("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    next.until("ok");
 }
 
 fn a_tunnel_keeps_its_place_and_ends_with_the_drain(ground: Ground) {
