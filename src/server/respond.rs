@@ -449,6 +449,7 @@ mod tests {
         assert_eq!(should(&upstream_says(500, &[], marks())), [None, None]);
     }
 
+    /// agentgateway/agentgateway#3329.
     #[test]
     fn our_final_answers_stop_sdks_and_the_others_name_a_time() {
         for code in Code::ALL {

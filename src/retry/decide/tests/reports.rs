@@ -1,4 +1,7 @@
-//! What went wrong elsewhere, each as the small input that showed it. `docs/retries.md` lists them under the same names.
+//! What went wrong elsewhere, each as the small input that showed it. `docs/retries.md` lists these and others.
+
+use std::fs;
+use std::path::Path;
 
 use super::acceptance::{Call, Course, answer, assert_waits, broken, get, keyed_post, post};
 use super::*;
@@ -26,8 +29,7 @@ fn a_payout_that_was_answered_503_or_504_after_the_work_is_not_sent_again() {
     assert_eq!((slow.attempts(), slow.ending), (1, Ending::Unknown(Cause::Timeout)));
 }
 
-/// softonic/axios-retry#66; FGRibreau/node-request-retry#145; juspay/hyperswitch-prism#2257;
-/// varnishcache/varnish-cache#4413; haproxy/haproxy#2061.
+/// softonic/axios-retry#66; FGRibreau/node-request-retry#145; juspay/hyperswitch-prism#2257; haproxy/haproxy#2061.
 #[test]
 fn a_reset_after_the_request_is_no_proof_that_it_was_not_received() {
     let course = post().play(&[broken(CLOSED), answer(200, &[])]);
@@ -133,4 +135,20 @@ fn a_key_in_use_after_a_timeout_is_waited_for() {
 fn no_wait_is_invented() {
     let course = get().play(&[answer(429, &[("x-ratelimit-reset", "60")]), answer(200, &[])]);
     assert_waits(&course, &[(1.0, 1.0)]);
+}
+
+#[test]
+fn every_report_of_the_table_is_named_by_its_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
+    let page = read("docs/retries.md");
+    let table = page.split("## Known reports").nth(1).unwrap();
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("| ") && line.contains('#')).collect();
+    assert!(rows.len() > 25);
+    for row in rows {
+        let named = row.split('`').filter(|word| word.ends_with(".rs"));
+        let tests: String = named.chain(["src/retry/decide/tests/reports.rs"]).map(read).collect();
+        let reports = row.split('|').nth(1).unwrap().split([' ', ',', ';']).filter(|word| word.contains('#'));
+        reports.for_each(|report| assert!(tests.contains(report), "{report}"));
+    }
 }
