@@ -116,9 +116,8 @@ impl Engine {
 }
 
 fn may_be_redriven(operation: &Operation) -> Result<(), Problem> {
-    let is_disputed = operation.dead_letter().is_some_and(|letter| letter.disputed);
     let why = match operation.state.name() {
-        StateName::NotExecuted if is_disputed => {
+        StateName::NotExecuted if operation.is_disputed() => {
             "An answer came after its end, so that it may have run. Find out at the service first."
         }
         StateName::NotExecuted => return Ok(()),

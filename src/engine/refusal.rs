@@ -81,10 +81,14 @@ pub fn execution_of(operation: &Operation) -> Execution {
         StateName::Succeeded | StateName::Failed | StateName::Compensating | StateName::Compensated => {
             Execution::Executed
         }
-        StateName::NotExecuted | StateName::AwaitingApproval | StateName::Rejected => Execution::NotExecuted,
         StateName::Unknown => Execution::Unknown,
+        StateName::NotExecuted | StateName::Rejected | StateName::Abandoned if operation.is_disputed() => {
+            Execution::Unknown
+        }
         StateName::Abandoned if operation.may_have_run => Execution::Unknown,
-        StateName::Abandoned => Execution::NotExecuted,
+        StateName::NotExecuted | StateName::AwaitingApproval | StateName::Rejected | StateName::Abandoned => {
+            Execution::NotExecuted
+        }
     }
 }
 

@@ -105,7 +105,7 @@ impl Operation {
             State::Waiting { .. } if !self.may_have_run => Admission::TakeOver,
             State::Waiting { .. } => self.may_resend(rule, now, Admission::TakeOver, Admission::Lapse),
             State::Unknown { .. } => self.may_resend(rule, now, Admission::ClaimAgain, Admission::Unknown),
-            State::NotExecuted { .. } if self.dead.is_some_and(|dead| dead.disputed) => {
+            State::NotExecuted { .. } if self.is_disputed() => {
                 self.may_resend(rule, now, Admission::ClaimAgain, Admission::Unknown)
             }
             State::NotExecuted { .. } => Admission::ClaimAgain,

@@ -70,6 +70,11 @@ impl Operation {
         }
     }
 
+    /// An answer came after its end and against what that says, so that it may have run all the same.
+    pub fn is_disputed(&self) -> bool {
+        self.dead_letter().is_some_and(|letter| letter.disputed)
+    }
+
     /// Why a person has to look at it, in one word to group by.
     pub fn letter_reason(&self) -> Option<String> {
         let letter = self.dead_letter()?;

@@ -104,6 +104,8 @@ pub fn answer(view: &View) -> Response<ResponseBody> {
     respond::json(StatusCode::OK, &shown)
 }
 
+const IN_DOUBT: &str = "Do not repeat the call with a new key; with its own it never runs twice. Check with the service itself, or ask a person.";
+
 #[derive(Serialize)]
 struct Shown<'a> {
     #[serde(flatten)]
@@ -126,10 +128,9 @@ fn next(view: &View) -> &'static str {
                 None => "The call ran and its answer is no longer here; read the result from the service itself.",
             }
         }
+        State::NotExecuted { .. } if view.operation.is_disputed() => IN_DOUBT,
         State::NotExecuted { .. } => "Nothing ran; repeat the call with the same key if it is still wanted.",
-        State::Unknown { .. } => {
-            "Do not repeat the call with a new key; with its own it never runs twice. Check with the service itself, or ask a person."
-        }
+        State::Unknown { .. } => IN_DOUBT,
         State::Rejected => "Do not repeat the call; a person said no to it.",
         State::Abandoned => "Do not repeat the call; a person gave it up.",
     }
@@ -142,7 +143,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Timestamp;
-    use crate::operation::{Cause, Kept, Receipt};
+    use crate::operation::{Cause, DeadLetter, Kept, Operation, Receipt};
     use crate::server::view::tests::{operation, settled};
 
     fn id() -> OperationId {
@@ -186,7 +187,11 @@ mod tests {
     }
 
     async fn said(state: State, receipt: Option<Receipt>) -> (Value, String) {
-        let view = View { operation: operation("k-1", 0, state), receipt, now: Timestamp(0) };
+        said_of(operation("k-1", 0, state), receipt).await
+    }
+
+    async fn said_of(operation: Operation, receipt: Option<Receipt>) -> (Value, String) {
+        let view = View { operation, receipt, now: Timestamp(0) };
         let body = answer(&view).into_body().collect().await.unwrap().to_bytes();
         let said: Value = serde_json::from_slice(&body).unwrap();
         let next = said["next"].as_str().unwrap().to_owned();
@@ -204,8 +209,14 @@ mod tests {
 
     #[tokio::test]
     async fn an_unknown_end_is_never_an_invitation() {
-        let (said, next) = said(State::Unknown { cause: Cause::Closed, since: Timestamp(0) }, None).await;
-        assert_eq!(said["execution"], "unknown");
-        assert!(next.starts_with("Do not repeat"));
+        let unknown = operation("k-1", 0, State::Unknown { cause: Cause::Closed, since: Timestamp(0) });
+        let not_executed = operation("k-1", 0, State::NotExecuted { cause: Cause::OwnerLost });
+        let disputed = DeadLetter { since: Timestamp(0), alerted_at: None, disputed: true };
+        let disputed = Operation { dead: Some(disputed), ..not_executed };
+        for operation in [unknown, disputed] {
+            let (said, next) = said_of(operation, None).await;
+            assert_eq!(said["execution"], "unknown");
+            assert!(next.starts_with("Do not repeat"));
+        }
     }
 }

@@ -3,8 +3,8 @@
 use oncegate::engine::answer::Execution;
 use oncegate::engine::problem::Code;
 use oncegate::operation::dead_letter::LEAST_LIFE;
-use oncegate::operation::transition::Step;
-use oncegate::operation::{DeadLetter, OperationId, Scope, State, StateName as S, WriteId};
+use oncegate::operation::transition::{LateAnswer, Step};
+use oncegate::operation::{DeadLetter, OperationId, OwnerId, Scope, State, StateName as S, WriteId};
 use oncegate::store::{Store, Written};
 
 use crate::rig::gateway::id;
@@ -157,6 +157,30 @@ async fn an_answer_against_a_persons_word_is_one() {
     worker.engine.abandon(id("k")).await.unwrap();
     assert_eq!((letter(&worker, "k").await, worker.states("k").await.len()), (None, 4));
     assert_eq!(worker.engine.abandon(id("k")).await.unwrap_err().code, Code::Conflict);
+}
+
+/// It is said not to have run, and then an answer comes.
+async fn disputed(setup: Setup) -> Gateway {
+    let gateway = after(Act::Refuses, setup).await;
+    let step = Step { now: gateway.now(), write: WriteId([7; 16]) };
+    let answer = LateAnswer { owner: OwnerId([7; 16]), status: 201 };
+    let told = gateway.kept("k").await.unwrap().operation.tell_late(answer, step).unwrap();
+    assert_eq!(gateway.store.write(&told).await.unwrap(), Written::Applied);
+    assert!(letter(&gateway, "k").await.unwrap().disputed);
+    gateway
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_have_run_against_its_record_is_told_as_unknown() {
+    let gateway = disputed(UNSAFE).await;
+    let told = gateway.call("k").await;
+    assert_eq!((told.problem(), told.marks.execution), ((409, Some(Code::OutcomeUnknown)), Some(Execution::Unknown)));
+    assert_eq!(gateway.engine.redrive(id("k")).await.unwrap_err().code, Code::Conflict);
+    assert_eq!(gateway.upstream.seen().len(), 0);
+
+    let gateway = disputed(WITH_KEY).await;
+    assert_eq!(gateway.call("k").await.says(), (201, "says 201", false), "a service that knows its key tells");
+    assert_eq!(letter(&gateway, "k").await, None);
 }
 
 #[tokio::test(start_paused = true)]
