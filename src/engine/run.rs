@@ -24,6 +24,7 @@ use crate::engine::gates::{Came, Entrant, Permit, Refused};
 use crate::engine::owner::{Owner, WriteError};
 use crate::engine::refusal;
 use crate::engine::report::Told;
+use crate::engine::settle::Word;
 use crate::engine::{Engine, Lane};
 use crate::operation::admission::ResendRule;
 use crate::operation::outcome::Outcome;
@@ -31,6 +32,7 @@ use crate::operation::transition::{Ended, Retention};
 use crate::operation::{Cause, OperationId, State, StateName, StoredRequest};
 use crate::retry::decide::{self, Decision, LONGEST_PARKING, Situation, Stop};
 use crate::retry::pause::Whom;
+use crate::store::Found;
 
 /// A send that never began, for its intent could not be made durable.
 const UNSENT: Ended = Ended { cause: Cause::Store, may_have_run: false };
@@ -150,7 +152,7 @@ impl<'a> Run<'a> {
             match decision {
                 Decision::Retry { wait, ended, parked: true, .. } => {
                     drop(attempted.put_aside().await);
-                    return Box::pin(self.park(wait, ended, caller)).await;
+                    return Box::pin(self.park(wait, ended)).await;
                 }
                 Decision::Retry { wait, ended, new_connection, run, parked: false } => {
                     let last = attempted.put_aside().await;
@@ -272,15 +274,24 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Nobody holds a wait that is longer than a run: whoever is there at its end goes on.
-    async fn park(&mut self, wait: Duration, ended: Ended, caller: &FirstCaller) -> Conclusion {
-        let not_before = self.owner.store().now().after(wait);
+    /// Nobody holds a wait that is longer than a run: whoever is there at its end goes on. Its caller has been told that
+    /// the call will be made, so a store that does not take it now is asked until it does.
+    async fn park(&mut self, wait: Duration, ended: Ended) -> Conclusion {
+        let word = self.word(Word::Park(ended, self.owner.store().now().after(wait)));
         crash_point::reached(Point::BeforeWait);
-        if let Err(error) = self.owner.write(|operation, step| operation.park(ended, not_before, step)).await {
-            return self.broken_off(error, ended, caller).await;
-        }
+        let written = word.write(&mut self.owner).await;
         let operation = &self.owner.operation;
-        tracing::info!(operation = %operation.id, wait_ms = millis(wait), "parked");
+        match written {
+            Ok(()) if operation.parked_until().is_none() => {
+                return self.superseded(&Found::new(operation.clone(), None));
+            }
+            Ok(()) => tracing::info!(operation = %operation.id, wait_ms = millis(wait), "parked"),
+            Err(WriteError::Store(error)) => {
+                tracing::warn!(operation = %operation.id, %error, "not parked yet");
+                self.keep_writing(word);
+            }
+            Err(error) => return self.lost(error),
+        }
         refusal::waiting(operation, self.owner.store().now())
     }
 

@@ -7,6 +7,7 @@ use http::StatusCode;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::clock::Timestamp;
 use crate::config::Route;
 use crate::crash_point::{self, Point};
 use crate::engine::Engine;
@@ -53,8 +54,14 @@ pub(super) struct LastWord {
 }
 
 pub(super) enum Word {
-    Settle { verdict: Verdict, settled: Settled, receipt: Option<Receipt> },
+    Settle {
+        verdict: Verdict,
+        settled: Settled,
+        receipt: Option<Receipt>,
+    },
     End(Ended, Next),
+    /// The run is over until then.
+    Park(Ended, Timestamp),
 }
 
 impl LastWord {
@@ -68,6 +75,16 @@ impl LastWord {
                 owner.write_answer(settled.status, settle).await
             }
             Word::End(ended, next) => owner.write_end(*ended, *next, self.keep, self.write).await,
+            Word::Park(ended, not_before) => {
+                let park = |operation: &Operation, step| {
+                    operation.park(*ended, *not_before, Step { write: self.write, ..step })
+                };
+                match owner.write(park).await {
+                    // Its lease was over by then, and he alone knows what his attempt came to.
+                    Err(WriteError::Fenced(_)) => owner.write_end(*ended, Next::Person, self.keep, self.write).await,
+                    parked => parked,
+                }
+            }
         }
     }
 

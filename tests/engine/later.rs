@@ -10,7 +10,7 @@ use oncegate::operation::{Cause, Scope, State, StateName as S};
 use tokio::time::sleep;
 
 use crate::rig::gateway::id;
-use crate::rig::{Act, Ask, Gateway, Setup, answers, ms, secs};
+use crate::rig::{Act, Ask, Fault, Gateway, Setup, Step, answers, ms, secs};
 
 const NOW: Duration = Duration::ZERO;
 const SECRET: &str = "Bearer s3cret";
@@ -124,6 +124,77 @@ async fn two_gateways_that_see_it_due_send_it_once() {
     tokio::join!(gateway.sweep(), others[0].sweep(), others[1].sweep());
     gateway.has_become("k", S::Succeeded).await;
     assert_eq!(gateway.upstream.seen().len(), 2);
+}
+
+/// The caller was told that his call will be made.
+#[tokio::test(start_paused = true)]
+async fn a_call_is_parked_though_the_store_stumbles() {
+    for fault in [Fault::Unheard, Fault::ReplyLost, Fault::Late(secs(3))] {
+        for (setup, status) in [(Setup::UNSAFE, 429), (Setup::WITH_KEY, 503)] {
+            let gateway = Gateway::before(vec![answers(status).with("retry-after", "600").into()], setup);
+            gateway.store.fails(Step::To(S::Waiting), fault, 2);
+            assert_eq!(gateway.ask(Ask::keyed("k").respond_async(NOW)).await.status, 202);
+            gateway.upstream.has_seen(1).await;
+            gateway.is_idle().await;
+            assert_eq!(gateway.call("k").await.problem(), (409, Some(Code::InProgress)));
+            gateway.at(TEN_MINUTES + secs(20)).await;
+            gateway.neighbour().sweep().await;
+            gateway.has_become("k", S::Succeeded).await;
+            assert_eq!(gateway.states("k").await.iter().filter(|state| **state == S::Waiting).count(), 1, "{fault:?}");
+            assert_eq!(gateway.upstream.seen().len(), 2);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_parked_too_late_is_told_as_what_it_came_to() {
+    let gateway = Gateway::before(vec![throttles("600")], Setup { lease: "1s", ..Setup::UNSAFE });
+    gateway.store.fails(Step::To(S::Waiting), Fault::Unheard, 5);
+    assert_eq!(gateway.ask(Ask::keyed("k").respond_async(NOW)).await.status, 202);
+    gateway.upstream.has_seen(1).await;
+    gateway.at(secs(3)).await;
+    gateway.neighbour().sweep().await;
+    gateway.has_become("k", S::Unknown).await;
+    gateway.is_idle().await;
+    assert_eq!(gateway.states("k").await, [S::Claimed, S::Sent, S::Unknown, S::NotExecuted]);
+    assert!(gateway.kept("k").await.unwrap().operation.dead_letter().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_put_off_though_the_store_stumbles() {
+    for fault in [Fault::Unheard, Fault::ReplyLost] {
+        let gateway = parked(vec![throttles("300")], Setup::UNSAFE, Ask::keyed("k")).await;
+        forget_pauses(&gateway).await;
+        gateway.at(TEN_MINUTES - secs(10)).await;
+        assert_eq!(gateway.call("other").await.status, 429);
+        gateway.store.fails(Step::To(S::Waiting), fault, 1);
+        gateway.at(TEN_MINUTES + secs(10)).await;
+        gateway.sweep().await;
+        gateway.is_idle().await;
+        assert_eq!(gateway.upstream.seen().len(), 2, "{fault:?}");
+        gateway.at(TEN_MINUTES * 2).await;
+        gateway.sweep().await;
+        gateway.has_become("k", S::Succeeded).await;
+        assert_eq!(gateway.upstream.seen().len(), 3, "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parked_call_is_held_back_by_those_who_come_with_its_credential() {
+    for (credential, sends) in [(SECRET, 2), ("Bearer other", 3)] {
+        let ask = |key| Ask::keyed(key).with("authorization", SECRET);
+        let gateway = parked(vec![throttles("300")], Setup::UNSAFE, ask("k")).await;
+        forget_pauses(&gateway).await;
+        gateway.at(TEN_MINUTES - secs(10)).await;
+        assert_eq!(gateway.ask(ask("other").with("authorization", credential)).await.status, 429);
+        gateway.at(TEN_MINUTES + secs(10)).await;
+        gateway.sweep().await;
+        gateway.is_idle().await;
+        assert_eq!(gateway.upstream.seen().len(), sends, "{credential}");
+        gateway.at(TEN_MINUTES * 2).await;
+        gateway.sweep().await;
+        gateway.has_become("k", S::Succeeded).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

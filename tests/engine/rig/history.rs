@@ -21,6 +21,7 @@ pub fn check_history(kept: &Kept) {
                     event.kind,
                     EventKind::TakenOver
                         | EventKind::Sent
+                        | EventKind::Waiting
                         | EventKind::AnswerRefused
                         | EventKind::Disputed
                         | EventKind::Abandoned
