@@ -24,7 +24,8 @@ impl Engine {
         permit: Option<Permit>,
         wait: Duration,
     ) -> Answer {
-        let until = Instant::now() + wait;
+        let deadline = named.call.deadline;
+        let until = Instant::now().checked_add(wait).map_or(deadline, |until| until.min(deadline));
         let (id, fingerprint) = (named.id, named.identity.fingerprint);
         let accepted = refusal::marks(id, &named.identity, Execution::InProgress);
         let mut flying = pin!(self.fly(named, permit));

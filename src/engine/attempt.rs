@@ -15,7 +15,7 @@ use crate::clock::{Timestamp, millis};
 use crate::config::{Route, Upstream};
 use crate::crash_point::{self, Point};
 use crate::engine::buffers::Held;
-use crate::engine::gates::whom;
+use crate::engine::gates::{Permit, whom};
 use crate::engine::judge::Judgement;
 use crate::engine::owner::WriteError;
 use crate::engine::report::Told;
@@ -290,7 +290,7 @@ impl Run<'_> {
                 }
                 attempted.outcome = outcome;
                 if matches!(body, AnswerBody::Whole(_)) {
-                    self.permit = None;
+                    drop(self.permit.as_mut().and_then(Permit::take_place));
                 }
                 attempted.answer = Some(UpstreamAnswer { head, body });
             }
@@ -382,6 +382,11 @@ impl Attempted {
             AnswerBody::Long(_) => None,
         };
         Self { answer: body.map(|body| UpstreamAnswer { head, body: AnswerBody::Whole(body) }), ..self }
+    }
+
+    /// Whether the head of its answer leaves open what it means: a rule asks for the body, or the trailers say it.
+    pub(super) fn is_open(&self) -> bool {
+        self.judgement.wants_body || self.answer.as_ref().is_some_and(|answer| answer.head.lacks_status())
     }
 
     /// Whether whoever gets its answer is told there when to come back.

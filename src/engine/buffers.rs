@@ -38,9 +38,15 @@ impl Buffers {
         bytes <= self.0.all
     }
 
-    /// Nothing yet, to grow with the body of an answer, or of a call that was let in by an owner before.
+    /// Nothing yet, to grow with the body of an answer.
     pub fn for_answer(&self) -> Held {
         Held { room: Arc::clone(&self.0), bytes: 0, leaves: None }
+    }
+
+    /// Nothing yet, to grow with the body of a call that was let in by an owner before. Nobody else is told of it, so it may
+    /// take all that there is.
+    pub fn for_stored(&self) -> Held {
+        Held { room: Arc::clone(&self.0), bytes: 0, leaves: Some(0) }
     }
 
     #[cfg(test)]
@@ -162,6 +168,13 @@ mod tests {
         assert!(answer.grow(1) && !answer.grow(1));
         drop((request, answer));
         assert_eq!(buffers.free(), 12);
+    }
+
+    #[test]
+    fn what_was_let_in_before_may_take_all_that_is_left() {
+        let buffers = Buffers::new(12);
+        let mut stored = buffers.for_stored();
+        assert!(!stored.grow(13) && stored.grow(12));
     }
 
     #[test]

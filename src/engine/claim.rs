@@ -22,7 +22,7 @@ use crate::engine::settle::{FIRST_PAUSE, LONGEST_PAUSE, LastWord, Word};
 use crate::operation::admission::{Admission, ResendRule};
 use crate::operation::dead_letter::Next;
 use crate::operation::transition::{Change, Ended, Opening, Ownership, RequestChange, Retention, claim};
-use crate::operation::{Cause, Fence, OperationId, StoredRequest, WriteId};
+use crate::operation::{Cause, Fence, Operation, OperationId, StoredRequest, WriteId};
 use crate::store::{Claimed, StoreError};
 
 /// How often a pilot may find the record changed under his hands before he calls it in progress.
@@ -133,13 +133,14 @@ impl Engine {
             let met = match self.store.claim(&change, past).await {
                 Ok(Claimed::Won) => Ok(self.won(&named, change, since)),
                 Ok(Claimed::Exists(found)) => {
-                    // What is unfinished is counted already, and may be waited for.
-                    place.take_if(|_| found.operation.is_open());
-                    permit.take_if(|_| found.operation.is_open());
+                    unless_open(&found.operation, &mut place, &mut permit);
                     Box::pin(self.meet(pilot, &named, *found)).await
                 }
                 Ok(Claimed::Alike(found)) => match self.look_alike(&named, &found) {
-                    Alike::SameOperation => Box::pin(self.meet(pilot, &named, *found)).await,
+                    Alike::SameOperation => {
+                        unless_open(&found.operation, &mut place, &mut permit);
+                        Box::pin(self.meet(pilot, &named, *found)).await
+                    }
                     Alike::Stops(conclusion) => return *conclusion,
                     Alike::Another(id) => {
                         past = Some(id);
@@ -247,6 +248,12 @@ impl Engine {
             drop(place);
         });
     }
+}
+
+/// What is unfinished is counted already, and may be waited for: that takes neither.
+fn unless_open<P, L>(found: &Operation, place: &mut Option<P>, permit: &mut Option<L>) {
+    place.take_if(|_| found.is_open());
+    permit.take_if(|_| found.is_open());
 }
 
 /// `before` is what the store holds for as long as the claim has not arrived.

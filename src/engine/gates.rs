@@ -205,6 +205,14 @@ impl Permit {
         self.place.take()
     }
 
+    /// Lets those go on who wait for what this attempt comes to, for it takes its time.
+    pub(super) fn let_go(&mut self) {
+        self.canaries.clear();
+        if let Some((circuit, ticket)) = self.circuit.take_if(|(_, ticket)| ticket.is_probe) {
+            circuit.give_back(ticket);
+        }
+    }
+
     /// Says what the attempt came to. Only the first report counts.
     fn report(&mut self, fact: &Fact, policy: &RetryPolicy, entropy: &Entropy) {
         let Some((circuit, ticket)) = self.circuit.take() else { return };

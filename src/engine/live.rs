@@ -209,12 +209,12 @@ impl Run<'_> {
         let word = self.word(Word::End(Ended { cause, may_have_run: true }, Next::Person));
         let durable = self.make_durable(&word).await;
         self.engine.shared.tasks.spawn(listener.end(status.is_some() && matches!(durable, Durable::Yes)));
-        self.lane.counters.unknown.add();
         match durable {
             Durable::Superseded(found) => return self.superseded(&found),
             Durable::NotYet => self.keep_writing(word),
             Durable::Yes => {}
         }
+        self.lane.counters.unknown.add();
         let problem = refusal::unknown(&self.owner.operation);
         Conclusion::Problem { problem, marks: self.marks(Execution::Unknown, None) }
     }

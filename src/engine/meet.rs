@@ -112,7 +112,7 @@ impl Engine {
         admission: Admission,
     ) -> Result<Met, StoreError> {
         let operation = &found.operation;
-        let mut kept = self.kept_request(operation.id).await?;
+        let mut kept = self.kept_request(operation.id).await?.here();
         if kept.is_none() && (operation.may_have_run || operation.state.name() == StateName::Sent) {
             return match admission {
                 Admission::TakeOver => self.end_lapsed(named, found).await,

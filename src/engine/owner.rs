@@ -163,7 +163,8 @@ impl Owner {
                     if change.event.as_ref().is_some_and(|event| event.kind == EventKind::LateAnswer) {
                         self.counters.late_answers.add();
                     }
-                    if change.letter() == Letter::Open {
+                    let letter = |operation: &Operation| operation.dead.map(|letter| letter.since);
+                    if change.letter() == Letter::Open && letter(&change.operation) != letter(&self.operation) {
                         self.counters.dead_letters.add();
                     }
                     self.operation = change.operation;

@@ -86,18 +86,18 @@ impl Engine {
     /// Sends a request through. Dropping the future closes the upstream's connection.
     pub(super) async fn pass(&self, mut passage: Passage) -> Answer {
         let Some(lane) = self.lane(&passage.route) else { return unsendable(&passage) };
-        if let Some(reason) = passage.unguarded {
-            lane.counters.unguarded(reason).add();
-        }
         let Some(mut progress) = prepare(&mut passage) else { return unsendable(&passage) };
         let mut permit = match self.admit_passage(lane, &passage, &progress).await {
             Ok(permit) => permit,
             Err(gate) => return refused(&passage, refusal::gate_problem(&passage.route, gate)),
         };
+        if let Some(reason) = passage.unguarded {
+            lane.counters.unguarded(reason).add();
+        }
         loop {
             progress.tries = progress.tries.next_try();
             lane.gate.count(progress.tries.tries);
-            let passed = match attempt(lane, &passage, &mut progress).await {
+            let passed = match attempt(lane, &passage, &mut progress, &mut permit).await {
                 Tried::Passed(passed) => self.judged(lane, &passage, passed).await,
                 Tried::Switched(headers, stream) => {
                     let (fact, policy) = (&Fact::Final { status: 101 }, &passage.route.retry);
@@ -108,7 +108,10 @@ impl Engine {
             };
             let (fact, hint) = (passed.judgement.fact(&passed.outcome), passed.judgement.advice.hint);
             let came = Came { fact: &fact, hint, whom: &|| passage.whom(), policy: &passage.route.retry };
-            self.report(&lane.gate, Some(&mut permit), &came);
+            // What its caller broke off says nothing about the upstream.
+            if !passage.body.is_broken() {
+                self.report(&lane.gate, Some(&mut permit), &came);
+            }
             match self.decide_passage(lane, &passage, &progress, &passed) {
                 Decision::Retry { wait, ended, new_connection, run, .. } => {
                     progress.may_have_run |= ended.may_have_run;
@@ -197,7 +200,7 @@ fn prepare(passage: &mut Passage) -> Option<Progress> {
     Some(Progress { uri, repeat, tries: decide::Run::default(), sends: 0, may_have_run: false, new_connection: false })
 }
 
-async fn attempt(lane: &Lane, passage: &Passage, progress: &mut Progress) -> Tried {
+async fn attempt(lane: &Lane, passage: &Passage, progress: &mut Progress, permit: &mut Permit) -> Tried {
     let connection = match timeout_at(passage.deadline, checkout(lane, passage, progress)).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return Tried::Passed(Passed::not_sent(Cause::Connect, false, error)),
@@ -206,7 +209,7 @@ async fn attempt(lane: &Lane, passage: &Passage, progress: &mut Progress) -> Tri
     let reused = connection.reused();
     lane.counters.attempts.add();
     progress.sends += 1;
-    Tried::Passed(match headed(passage, pin!(exchange(connection, passage, progress))).await {
+    Tried::Passed(match headed(passage, permit, pin!(exchange(connection, passage, progress))).await {
         Some(Ok(Reply::Switched(response))) => return switch(passage, response),
         Some(Ok(Reply::Answer(response))) => Passed::answered(response),
         Some(Err(error @ SendError::NotSent { .. })) => Passed::not_sent(Cause::Connect, reused, error),
@@ -237,8 +240,8 @@ async fn checkout(lane: &Lane, passage: &Passage, progress: &Progress) -> Result
 }
 
 /// Waits for the head of the answer, as long as an attempt may take. An upload takes its own time, and each of its pieces
-/// that goes out puts the end off: how long a piece may take is bounded on its way in.
-async fn headed<T>(passage: &Passage, mut sending: impl Future<Output = T> + Unpin) -> Option<T> {
+/// that goes out puts the end off: how long a piece may take is bounded on its way in. Nobody else waits for that.
+async fn headed<T>(passage: &Passage, permit: &mut Permit, mut sending: impl Future<Output = T> + Unpin) -> Option<T> {
     let start = Instant::now();
     let patience = passage.deadline.saturating_duration_since(start).min(passage.route.retry.attempt_timeout);
     let mut until = start + patience;
@@ -248,6 +251,7 @@ async fn headed<T>(passage: &Passage, mut sending: impl Future<Output = T> + Unp
         }
         let put_off = passage.body.taken_at().map(|taken| taken + patience);
         until = put_off.filter(|later| *later > until)?;
+        permit.let_go();
     }
 }
 

@@ -13,8 +13,10 @@ use crate::engine::buffers::Held;
 use crate::engine::call::{resend_rule, retention};
 use crate::engine::claim::FirstCaller;
 use crate::engine::flight::{Pilot, Seat};
+use crate::engine::gates::Permit;
 use crate::engine::owner::Owner;
 use crate::engine::run::Dispatch;
+use crate::engine::unreadable::KeptRequest;
 use crate::operation::admission::{Admission, Repeat, ResendRule};
 use crate::operation::{Operation, OperationId, StateName, StoredRequest};
 use crate::store::{StoreError, Written};
@@ -42,6 +44,8 @@ pub(super) struct Alone {
     pub deadline: Instant,
     /// What its body takes.
     pub room: Held,
+    /// Where it came through the gates already.
+    pub permit: Option<Permit>,
 }
 
 impl Engine {
@@ -59,14 +63,16 @@ impl Engine {
         let Seat::Pilot(pilot) = self.shared.flights.enter(id, operation.identity.fingerprint) else {
             return Ok(Look::Done);
         };
-        let request = self.kept_request(id).await?;
+        let kept = self.kept_request(id).await?;
+        let is_strange = matches!(kept, KeptRequest::Strange);
+        let request = kept.here();
         let route = self.shared.config.routes.named(&operation.identity.route).cloned();
         let rule = route
             .as_ref()
             .zip(request.as_ref())
             .map_or(ResendRule::NONE, |(route, request)| resend_rule(route, &method(request), &operation.identity));
         let since = operation.due().map_or(operation.deadline, |due| operation.deadline.max(due));
-        if route.is_none() && self.store.now() < since.after(LEFT_TO_OTHERS) {
+        if (route.is_none() || is_strange) && self.store.now() < since.after(LEFT_TO_OTHERS) {
             return Ok(Look::Stranger);
         }
         self.see_to(pilot, operation, rule, route, request).await.map(|()| Look::Done)
@@ -106,8 +112,7 @@ impl Engine {
         route: Arc<Route>,
         request: StoredRequest,
     ) -> Result<(), StoreError> {
-        // It has been let in before, so that uploads must not keep it out.
-        let (mut room, length) = (self.shared.buffers.for_answer(), request.body.len() as u64);
+        let (mut room, length) = (self.shared.buffers.for_stored(), request.body.len() as u64);
         if !self.shared.buffers.could_hold(length) {
             return self.end_without_owner(&operation, Some(&route), Repeat::Unsafe).await;
         }
@@ -126,18 +131,19 @@ impl Engine {
         }
         crash_point::reached(Point::AfterRecovery);
         tracing::info!(operation = %operation.id, route = %route.name, state = %operation.state.name(), "taken over");
-        self.run_alone(Alone { pilot, owner: self.owner(change.operation, since), route, request, deadline, room });
+        let owner = self.owner(change.operation, since);
+        self.run_alone(Alone { pilot, owner, route, request, deadline, room, permit: None });
         Ok(())
     }
 
     /// A run without its caller, as a task of its own.
     pub(super) fn run_alone(self: &Arc<Self>, alone: Alone) {
-        let Alone { pilot, owner, route, request, deadline, room } = alone;
+        let Alone { pilot, owner, route, request, deadline, room, permit } = alone;
         pilot.running();
         let engine = Arc::clone(self);
         self.shared.tasks.spawn(async move {
             let credentials = Vec::new();
-            let dispatch = Dispatch { route, request, credentials, deadline, earlier: None, permit: None };
+            let dispatch = Dispatch { route, request, credentials, deadline, earlier: None, permit };
             let conclusion = engine.run(&pilot, owner, dispatch, &mut FirstCaller::nobody()).await;
             pilot.land(conclusion);
             drop(room);

@@ -2,6 +2,7 @@
 //! under its key, or that it is given up.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -9,6 +10,7 @@ use crate::config::Route;
 use crate::engine::Engine;
 use crate::engine::call::{resend_rule, retention};
 use crate::engine::flight::{Pilot, Seat};
+use crate::engine::gates::{Entrant, Permit, whom};
 use crate::engine::problem::{Code, Problem};
 use crate::engine::recover::{Alone, method};
 use crate::engine::refusal;
@@ -16,6 +18,7 @@ use crate::operation::admission::Repeat;
 use crate::operation::dead_letter::Next;
 use crate::operation::transition::Opening;
 use crate::operation::{Operation, OperationId, StateName, StoredRequest};
+use crate::retry::decide::LEAST_TRY;
 use crate::store::Written;
 
 const NOT_KEPT: &str = "The request of its first call is not stored any more, so there is nothing to send. The call has to be \
@@ -37,7 +40,7 @@ impl Engine {
         let unknown = || conflict(format!("Its route `{route}` is not in this gateway's file."));
         let route = self.shared.config.routes.named(route).cloned().ok_or_else(unknown)?;
         let request = self.kept_request(id).await.map_err(|error| refusal::store_problem(&error))?;
-        let request = request.ok_or_else(|| conflict(NOT_KEPT))?;
+        let request = request.here().ok_or_else(|| conflict(NOT_KEPT))?;
         if request.had_credential {
             return Err(conflict(NEEDS_CALLER));
         }
@@ -57,6 +60,7 @@ impl Engine {
         let Some(room) = self.shared.buffers.take(request.body.len() as u64) else {
             return Err(Problem::new(Code::Overloaded, "There is no room for its body now (server.buffers)."));
         };
+        let permit = self.admit_redrive(&route, &operation, &request).await?;
         let since = Instant::now();
         let deadline = since + route.retry.deadline;
         let rule = resend_rule(&route, &method(&request), &operation.identity);
@@ -78,8 +82,29 @@ impl Engine {
         }
         tracing::info!(operation = %operation.id, route = %route.name, "redriven by an operator");
         let begun = change.operation.clone();
-        self.run_alone(Alone { pilot, owner: self.owner(change.operation, since), route, request, deadline, room });
+        let (owner, permit) = (self.owner(change.operation, since), Some(permit));
+        self.run_alone(Alone { pilot, owner, route, request, deadline, room, permit });
         Ok(begun)
+    }
+
+    /// Leave by the gates at once, or none: a person can come back.
+    async fn admit_redrive(
+        &self,
+        route: &Route,
+        operation: &Operation,
+        request: &StoredRequest,
+    ) -> Result<Permit, Problem> {
+        let entrant = Entrant {
+            repeat: resend_rule(route, &method(request), &operation.identity).repeat,
+            whom: whom(&route.upstream, request.headers.iter()),
+            scope: operation.identity.scope.clone(),
+            deadline: Instant::now() + LEAST_TRY,
+            patience: Duration::ZERO,
+            is_new: true,
+        };
+        let Some(lane) = self.lane(route) else { return Err(conflict("Its route cannot be sent to.")) };
+        let admitted = Box::pin(self.pass_gates(&lane.gate, &entrant)).await;
+        admitted.map_err(|refused| refusal::gate_problem(route, refused))
     }
 
     /// Gives an operation up, and gives it back as it stands then: its key is never sent again.

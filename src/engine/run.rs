@@ -132,15 +132,15 @@ impl<'a> Run<'a> {
     /// Until the operation has an end that is durable, or belongs to somebody else.
     pub async fn run(&mut self, caller: &mut FirstCaller) -> Conclusion {
         self.wait_until_due().await;
-        if self.tries.tries >= self.route.retry.max_attempts {
-            let why = "the gateway that owned the call went away, and all attempts are used up";
-            return Box::pin(self.give_up(why, Stop::Exhausted, caller)).await;
+        // A wait was begun for one more attempt, which may be one that does not count.
+        let is_decided = self.owner.operation.state.name() == StateName::Waiting;
+        if self.tries.tries >= self.route.retry.max_attempts && !is_decided {
+            return Box::pin(self.give_up(Cause::OwnerLost, Stop::Exhausted, caller)).await;
         }
         if let Err(refused) = self.enter().await {
-            let why = "nothing was sent: the upstream takes none now";
             return match Box::pin(self.put_off(&refused)).await {
                 Some(parked) => parked,
-                None => Box::pin(self.give_up(why, refused.stop(&self.route.retry), caller)).await,
+                None => Box::pin(self.give_up(Cause::HeldBack, refused.stop(&self.route.retry), caller)).await,
             };
         }
         loop {
@@ -178,10 +178,11 @@ impl<'a> Run<'a> {
 
     /// Ends a take-over before it sends anything. One goes on counting: a call that takes its gateway down is not sent
     /// for ever.
-    async fn give_up(&mut self, why: &str, stop: Stop, caller: &mut FirstCaller) -> Conclusion {
-        let ended = Ended { cause: Cause::OwnerLost, may_have_run: false };
-        let outcome = Outcome::NotSent { cause: Cause::OwnerLost, reused_connection: false };
-        let told = Told { answer: None, comes_back: false, failure: Some(why.to_owned()), outcome, stop: Some(stop) };
+    async fn give_up(&mut self, cause: Cause, stop: Stop, caller: &mut FirstCaller) -> Conclusion {
+        let ended = Ended { cause, may_have_run: false };
+        let outcome = Outcome::NotSent { cause, reused_connection: false };
+        let failure = Some(format!("{cause}, and this run has sent nothing"));
+        let told = Told { answer: None, comes_back: false, failure, outcome, stop: Some(stop) };
         self.end_without_receipt(ended, told, caller).await
     }
 
@@ -220,10 +221,10 @@ impl<'a> Run<'a> {
         self.outgoing.whom(&self.route.upstream)
     }
 
-    /// Decides by the head of an answer, unless a rule asks for more; one that ends the run is read, and if its body is
-    /// cut, or its trailers say something else, weighed again.
+    /// Decides by the head of an answer, unless that leaves open what it means; one that ends the run is read, and if its
+    /// body is cut, or its trailers say something else, weighed again.
     async fn weigh(&mut self, attempted: Attempted) -> (Attempted, Decision) {
-        let attempted = if attempted.judgement.wants_body { self.read(attempted).await } else { attempted };
+        let attempted = if attempted.is_open() { self.read(attempted).await } else { attempted };
         self.lane.counters.note(&attempted.judgement);
         let decision = self.decide(&attempted);
         if matches!(decision, Decision::Retry { .. }) || attempted.answer.is_none() {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::engine::Engine;
 use crate::operation::{EventKind, OperationId, StoredRequest};
-use crate::store::{Found, Kind, StoreError, Unreadable};
+use crate::store::{Damage, Found, Kind, StoreError, Unreadable};
 
 /// More are counted, but no longer told apart.
 const MOST: usize = 1024;
@@ -85,6 +85,24 @@ impl UnreadableCounts {
     }
 }
 
+/// What is left of the request of an operation.
+pub(super) enum KeptRequest {
+    Here(StoredRequest),
+    /// Sealed with a key that this gateway does not have, and another one may.
+    Strange,
+    Gone,
+}
+
+impl KeptRequest {
+    /// It, if it can be sent.
+    pub(super) fn here(self) -> Option<StoredRequest> {
+        match self {
+            Self::Here(request) => Some(request),
+            Self::Strange | Self::Gone => None,
+        }
+    }
+}
+
 impl Engine {
     /// An error of the store about a record: counted if it says that the record cannot be read.
     pub(super) fn note_unreadable(&self, id: OperationId, error: &StoreError) {
@@ -94,17 +112,17 @@ impl Engine {
     }
 
     /// The request of an operation. One that is damaged is as good as none: it is never sent.
-    pub(super) async fn kept_request(&self, id: OperationId) -> Result<Option<StoredRequest>, StoreError> {
+    pub(super) async fn kept_request(&self, id: OperationId) -> Result<KeptRequest, StoreError> {
         match self.store.request(id).await {
             Err(StoreError::Corrupt(damage)) => {
                 self.shared.status.unreadable.note(id, Kind::Request, damage.into());
-                Ok(None)
+                Ok(if matches!(damage, Damage::KeyGone(_)) { KeptRequest::Strange } else { KeptRequest::Gone })
             }
             Err(error @ StoreError::NoKey(key)) => {
                 self.shared.status.unreadable.note(id, Kind::Request, Unreadable::NoKey(key));
                 Err(error)
             }
-            answer => answer,
+            answer => answer.map(|request| request.map_or(KeptRequest::Gone, KeptRequest::Here)),
         }
     }
 

@@ -98,6 +98,14 @@ impl Meaning {
         }
     }
 
+    /// Whether it says that nothing ran.
+    const fn is_harmless(self) -> bool {
+        match self {
+            Self::Throttled | Self::NotExecuted => true,
+            Self::Busy | Self::Unknown | Self::Executed | Self::Failed => false,
+        }
+    }
+
     /// Whether the call may have run, or still run, without a last word to show for it.
     pub const fn leaves_doubt(self) -> bool {
         match self {
@@ -110,15 +118,21 @@ impl Meaning {
 impl Rules {
     /// What the first rule says that fits. One that cannot be judged yet hides those behind it.
     pub fn say(&self, status: u16, headers: &HeaderMap, look: Look<'_>) -> Said {
-        let mut by_head = self.0.iter().filter(|rule| rule.fits_head(status, headers));
-        by_head
-            .find_map(|rule| match look {
-                _ if rule.json.is_empty() => Some(Said::Means(rule.meaning)),
-                Look::NotYet => Some(Said::Open),
-                Look::Json(body) => rule.fits_body(body).then_some(Said::Means(rule.meaning)),
-                Look::Nothing => None,
-            })
-            .unwrap_or_default()
+        let mut is_hidden = false;
+        for rule in self.0.iter().filter(|rule| rule.fits_head(status, headers)) {
+            match look {
+                // Whoever made an exception for such an answer would not have it sent again.
+                _ if rule.json.is_empty() && is_hidden && rule.meaning.is_harmless() => {
+                    return Said::Means(Meaning::Unknown);
+                }
+                _ if rule.json.is_empty() => return Said::Means(rule.meaning),
+                Look::NotYet => return Said::Open,
+                Look::Json(body) if rule.fits_body(body) => return Said::Means(rule.meaning),
+                Look::Json(_) => {}
+                Look::Nothing => is_hidden |= !rule.meaning.is_harmless(),
+            }
+        }
+        Said::Nothing
     }
 }
 

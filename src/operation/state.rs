@@ -64,6 +64,8 @@ pub enum Cause {
     Deadline,
     /// The owner's lease ended: it crashed, stalled or lost the store.
     OwnerLost,
+    /// It was not begun, for the upstream is left alone or has no room: a pause, an open breaker, a full route.
+    HeldBack,
     /// The store did not take the step that has to come before the send.
     Store,
     /// The call cannot be sent again as it was: its bytes or its credential are not here.
@@ -84,6 +86,7 @@ impl fmt::Display for Cause {
             Self::Status(status) => write!(f, "the upstream answered {status}"),
             Self::Deadline => f.write_str("the deadline was over"),
             Self::OwnerLost => f.write_str("the gateway that owned the call went away"),
+            Self::HeldBack => f.write_str("a pause, an open breaker or a full route held it back"),
             Self::Store => f.write_str("the store did not take the step before the send"),
             Self::Unsendable => f.write_str("the stored request cannot be sent without its caller"),
             Self::Other => f.write_str("a newer version of the gateway knows why"),
@@ -103,6 +106,7 @@ impl Cause {
             Self::Status(status) => format!("status_{status}"),
             Self::Deadline => "deadline".to_owned(),
             Self::OwnerLost => "owner_lost".to_owned(),
+            Self::HeldBack => "held_back".to_owned(),
             Self::Store => "store".to_owned(),
             Self::Unsendable => "unsendable".to_owned(),
             Self::Other => "other".to_owned(),

@@ -159,8 +159,13 @@ impl Operation {
         let mut next = self.clone();
         next.attempts_before = self.attempts;
         next.expires_at = None;
-        if self.state.name() == StateName::NotExecuted {
+        if self.state.name() == StateName::NotExecuted && !self.is_disputed() {
             next.first_sent_at = None;
+        }
+        if self.is_disputed() {
+            // A late answer told of a send that the record knows nothing of.
+            next.may_have_run = true;
+            next.first_sent_at = next.first_sent_at.or(Some(self.created_at));
         }
         self.to(open(next, ownership, opening, step), EventKind::ClaimedAgain, step)
     }
@@ -503,6 +508,7 @@ impl Change {
                 | Cause::BadAnswer
                 | Cause::Deadline
                 | Cause::OwnerLost
+                | Cause::HeldBack
                 | Cause::Store
                 | Cause::Unsendable
                 | Cause::Other => None,

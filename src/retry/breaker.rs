@@ -98,7 +98,9 @@ impl Breaker {
         match &mut self.state {
             State::Closed { .. } => return Ok(Ticket { generation: self.generation, is_probe: false }),
             State::Open { until } if now < *until => return Err(*until - now),
-            State::Open { .. } => self.state = State::HalfOpen { is_probing: false, well: 0, since: now },
+            State::Open { until } => {
+                self.state = State::HalfOpen { is_probing: false, well: 0, since: *until };
+            }
             State::HalfOpen { .. } => {}
         }
         let State::HalfOpen { is_probing, since, .. } = &mut self.state else { return Err(SOON) };

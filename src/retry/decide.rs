@@ -24,7 +24,7 @@ use table::{Again, Once, again};
 pub const LONGEST_PARKING: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// An attempt that has less time than this before the deadline is not begun.
-const LEAST_TRY: Duration = Duration::from_millis(100);
+pub const LEAST_TRY: Duration = Duration::from_millis(100);
 
 /// Everything the decision rests on.
 #[derive(Clone, Copy, Debug)]
@@ -180,7 +180,7 @@ impl Situation {
 
     /// The end of the run where something outside of it forbids the retry that was decided.
     pub fn stopped(&self, stop: Stop) -> Decision {
-        Decision::End { ending: self.ending(), stop: Some(stop) }
+        Decision::End { ending: self.with_promotion().ending(), stop: Some(stop) }
     }
 
     /// A pooled connection that died unused tells nothing about the upstream, and neither does a server that only lets

@@ -21,10 +21,12 @@ pub const SPACING: Duration = Duration::from_millis(250);
 const LAST_BATCH: u32 = 256;
 /// A ramp on which nobody came for so long is over.
 const STALE: Duration = Duration::from_secs(5);
-/// Until a canary is asked after again.
-const SOON: Duration = Duration::from_millis(250);
+/// Until a canary is asked after again, or a pause that is just about to end.
+pub const SOON: Duration = Duration::from_millis(250);
 /// So much apart two ends may be the same one, by the clocks of two gateways.
 const CLOCKS: Duration = Duration::from_secs(1);
+/// What is so close to its end by this clock may be over by that of the store.
+const MARGIN: Duration = Duration::from_millis(100);
 /// A pause whose end nobody came for is forgotten after so long.
 const GRACE: Duration = Duration::from_secs(60);
 /// Credentials that are kept in mind; some change with each request, and must not fill the memory.
@@ -43,8 +45,9 @@ pub enum Whom {
 pub enum Turn {
     /// There is no pause, or it lets this many through.
     Free,
-    /// The pause is over, and this call finds out whether that is so.
-    Canary,
+    /// The pause is over, and this call finds out whether that is so. By the number its report is told from that of an
+    /// earlier one.
+    Canary(u64),
     Wait(Duration),
 }
 
@@ -52,6 +55,8 @@ pub enum Turn {
 #[derive(Clone, Debug, Default)]
 pub struct Pauses {
     paused: HashMap<Whom, Pause>,
+    /// How many there were.
+    canaries: u64,
     strikes: HashMap<Whom, Strikes>,
 }
 
@@ -65,7 +70,7 @@ struct Pause {
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Until(Duration),
-    Over { has_canary: bool, since: Duration },
+    Over { canary: Option<u64>, since: Duration },
     Ramp { batch: u32, left: u32, next: Duration },
 }
 
@@ -127,11 +132,12 @@ impl Pauses {
     }
 
     /// The store has the pause, or has it no more: then others found out that it is over, or a person ended it. One that
-    /// the store had and that ends earlier now was shortened by a person.
-    pub fn compare(&mut self, stored: &HashMap<Whom, Duration>, asked: Duration) {
+    /// the store had and that ends earlier now was shortened by a person. It was asked and heard at these moments: what has
+    /// ended by itself meanwhile was ended by nobody.
+    pub fn compare(&mut self, stored: &HashMap<Whom, Duration>, asked: Duration, heard: Duration) {
         for (whom, until) in stored {
             // A canary of our own holds the others back, and not us.
-            let has_canary = |pause: &Pause| matches!(pause.phase, Phase::Over { has_canary: true, .. });
+            let has_canary = |pause: &Pause| matches!(pause.phase, Phase::Over { canary: Some(_), .. });
             if self.paused.get(whom).is_some_and(has_canary) {
                 continue;
             }
@@ -143,7 +149,8 @@ impl Pauses {
             }
         }
         for (whom, pause) in &mut self.paused {
-            let ended = matches!(pause.phase, Phase::Until(until) if until > asked) && !stored.contains_key(whom);
+            let is_held = |until: Duration| until > heard.saturating_add(MARGIN);
+            let ended = matches!(pause.phase, Phase::Until(until) if is_held(until)) && !stored.contains_key(whom);
             if ended && pause.was_stored(asked) {
                 *pause = Pause { phase: Phase::ramp(asked), stored: None };
             }
@@ -167,10 +174,10 @@ impl Pauses {
     pub fn forget(&mut self, now: Duration) {
         self.paused.retain(|_, pause| {
             let ended = match pause.phase {
-                Phase::Over { has_canary: true, .. } => return true,
-                Phase::Until(ended)
-                | Phase::Over { has_canary: false, since: ended }
-                | Phase::Ramp { next: ended, .. } => ended,
+                Phase::Over { canary: Some(_), .. } => return true,
+                Phase::Until(ended) | Phase::Over { canary: None, since: ended } | Phase::Ramp { next: ended, .. } => {
+                    ended
+                }
             };
             now.saturating_sub(ended) < GRACE
         });
@@ -181,11 +188,12 @@ impl Pauses {
         let Some(pause) = self.paused.get_mut(&whom) else { return Turn::Free };
         match &mut pause.phase {
             Phase::Until(until) if now < *until => return Turn::Wait(*until - now),
-            Phase::Until(_) | Phase::Over { has_canary: false, .. } => {
-                pause.phase = Phase::Over { has_canary: true, since: now };
-                return Turn::Canary;
+            Phase::Until(_) | Phase::Over { canary: None, .. } => {
+                self.canaries += 1;
+                pause.phase = Phase::Over { canary: Some(self.canaries), since: now };
+                return Turn::Canary(self.canaries);
             }
-            Phase::Over { has_canary: true, .. } => return Turn::Wait(SOON),
+            Phase::Over { canary: Some(_), .. } => return Turn::Wait(SOON),
             Phase::Ramp { batch, left, next } => {
                 if now >= *next {
                     let is_stale = now.saturating_sub(*next) >= STALE;
@@ -207,21 +215,21 @@ impl Pauses {
     pub fn wait(&self, whom: Whom, now: Duration) -> Option<Duration> {
         let wait = match self.paused.get(&whom)?.phase {
             Phase::Until(until) => until.saturating_sub(now),
-            Phase::Over { has_canary: true, .. } => SOON,
+            Phase::Over { canary: Some(_), .. } => SOON,
             Phase::Ramp { left: 0, next, .. } => next.saturating_sub(now),
             Phase::Over { .. } | Phase::Ramp { .. } => Duration::ZERO,
         };
         (!wait.is_zero()).then_some(wait)
     }
 
-    /// The canary was answered, and not by another throttle.
-    pub fn passed(&mut self, whom: Whom, now: Duration) {
-        self.after_canary(whom, Phase::ramp(now));
+    /// The canary of this number was answered, and not by another throttle.
+    pub fn passed(&mut self, whom: Whom, number: u64, now: Duration) {
+        self.after_canary(whom, number, Phase::ramp(now));
     }
 
-    /// The canary never came to an answer; the next one may.
-    pub fn give_back(&mut self, whom: Whom, now: Duration) {
-        self.after_canary(whom, Phase::Over { has_canary: false, since: now });
+    /// It never came to an answer; the next one may.
+    pub fn give_back(&mut self, whom: Whom, number: u64, now: Duration) {
+        self.after_canary(whom, number, Phase::Over { canary: None, since: now });
     }
 
     /// All of them, those for everybody first.
@@ -239,9 +247,10 @@ impl Pauses {
         shown
     }
 
-    fn after_canary(&mut self, whom: Whom, next: Phase) {
-        if let Some(Pause { phase: phase @ Phase::Over { has_canary: true, .. }, .. }) = self.paused.get_mut(&whom) {
-            *phase = next;
+    fn after_canary(&mut self, whom: Whom, number: u64, next: Phase) {
+        let is_current = |phase: Phase| matches!(phase, Phase::Over { canary: Some(current), .. } if current == number);
+        if let Some(pause) = self.paused.get_mut(&whom).filter(|pause| is_current(pause.phase)) {
+            pause.phase = next;
         }
     }
 

@@ -95,7 +95,7 @@ impl Store for TestStore {
         Ok(None)
     }
 
-    async fn release(&self, _: &str) -> Result<(), StoreError> {
+    async fn replace_hold(&self, _: &str, _: Timestamp, _: Option<Timestamp>) -> Result<(), StoreError> {
         Ok(())
     }
 

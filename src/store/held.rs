@@ -26,8 +26,15 @@ impl Held {
         known
     }
 
-    pub(super) fn release(&self, name: &str) {
-        self.names().remove(name);
+    pub(super) fn replace(&self, name: &str, known: Timestamp, until: Option<Timestamp>) {
+        let mut names = self.names();
+        if names.get(name) != Some(&known) {
+            return;
+        }
+        match until {
+            Some(until) => names.insert(name.to_owned(), until),
+            None => names.remove(name),
+        };
     }
 
     pub(super) fn all(&self, now: Timestamp) -> Vec<(String, Timestamp)> {

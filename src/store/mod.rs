@@ -261,8 +261,8 @@ pub trait Store: Send + Sync + 'static {
     /// The same, if nobody holds it by now; else nothing is changed, and this is until when.
     async fn hold_if_over(&self, name: &str, until: Timestamp) -> Result<Option<Timestamp>, StoreError>;
 
-    /// Ends it before its time.
-    async fn release(&self, name: &str) -> Result<(), StoreError>;
+    /// Gives it another end, or ends it now, if `known` is its end still: nobody has said anything else since.
+    async fn replace_hold(&self, name: &str, known: Timestamp, until: Option<Timestamp>) -> Result<(), StoreError>;
 
     /// Every name that is held now, and until when.
     async fn held(&self) -> Result<Vec<(String, Timestamp)>, StoreError>;

@@ -17,7 +17,12 @@ impl Paces {
         let now = now.0.saturating_mul(1000);
         let interval = pace.interval_micros();
         let mut paces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        paces.retain(|_, due| *due > now);
+        // Before it grows; as often as that, looking through it costs next to nothing.
+        if paces.len() == paces.capacity() {
+            paces.retain(|_, due| *due > now);
+            let kept = paces.len();
+            paces.reserve(kept + 1);
+        }
         let following = paces.get(name).copied().unwrap_or(now).max(now).saturating_add(interval);
         let ahead = (following - now).saturating_sub(interval.saturating_mul(pace.burst.into()));
         if ahead > 0 {

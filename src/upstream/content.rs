@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
@@ -32,6 +33,7 @@ pub struct Upload(Arc<Source>);
 struct Source {
     body: Mutex<UnsyncBoxBody<Bytes, BodyFailure>>,
     taken: Mutex<Option<Instant>>,
+    is_broken: AtomicBool,
 }
 
 impl SendBody {
@@ -47,7 +49,7 @@ impl SendBody {
         B::Error: Into<BodyFailure>,
     {
         let body = Mutex::new(body.map_err(Into::into).boxed_unsync());
-        Self::Streaming(Upload(Arc::new(Source { body, taken: Mutex::default() })))
+        Self::Streaming(Upload(Arc::new(Source { body, taken: Mutex::default(), is_broken: AtomicBool::new(false) })))
     }
 
     /// Whether the body is no longer whole, so that another attempt cannot send it.
@@ -62,6 +64,14 @@ impl SendBody {
             Self::Streaming(upload) => *lock(&upload.0.taken),
         }
     }
+
+    /// Whether a streaming body came to no good end: that is its caller's doing, and no upstream's.
+    pub fn is_broken(&self) -> bool {
+        match self {
+            Self::Full(_) => false,
+            Self::Streaming(upload) => upload.0.is_broken.load(Ordering::Relaxed),
+        }
+    }
 }
 
 impl Upload {
@@ -72,6 +82,9 @@ impl Upload {
     fn poll_frame(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyFailure>>> {
         let frame = ready!(Pin::new(&mut *self.body()).poll_frame(cx));
         *lock(&self.0.taken) = Some(Instant::now());
+        if matches!(frame, Some(Err(_))) {
+            self.0.is_broken.store(true, Ordering::Relaxed);
+        }
         Poll::Ready(frame)
     }
 }

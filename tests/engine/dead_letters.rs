@@ -160,8 +160,9 @@ async fn an_answer_against_a_persons_word_is_one() {
 }
 
 /// It is said not to have run, and then an answer comes.
-async fn disputed(setup: Setup) -> Gateway {
-    let gateway = after(Act::Refuses, setup).await;
+async fn disputed(setup: Setup, rest: Vec<Act>) -> Gateway {
+    let gateway = Gateway::before([Act::Refuses].into_iter().chain(rest).collect(), setup);
+    gateway.call("k").await;
     let step = Step { now: gateway.now(), write: WriteId([7; 16]) };
     let answer = LateAnswer { owner: OwnerId([7; 16]), status: 201 };
     let told = gateway.kept("k").await.unwrap().operation.tell_late(answer, step).unwrap();
@@ -172,15 +173,25 @@ async fn disputed(setup: Setup) -> Gateway {
 
 #[tokio::test(start_paused = true)]
 async fn what_may_have_run_against_its_record_is_told_as_unknown() {
-    let gateway = disputed(UNSAFE).await;
+    let gateway = disputed(UNSAFE, Vec::new()).await;
     let told = gateway.call("k").await;
     assert_eq!((told.problem(), told.marks.execution), ((409, Some(Code::OutcomeUnknown)), Some(Execution::Unknown)));
     assert_eq!(gateway.engine.redrive(id("k")).await.unwrap_err().code, Code::Conflict);
     assert_eq!(gateway.upstream.seen().len(), 0);
 
-    let gateway = disputed(WITH_KEY).await;
+    let gateway = disputed(WITH_KEY, Vec::new()).await;
     assert_eq!(gateway.call("k").await.says(), (201, "says 201", false), "a service that knows its key tells");
     assert_eq!(letter(&gateway, "k").await, None);
+
+    let gateway = disputed(WITH_KEY, vec![answers(429).with("retry-after", "1").into()]).await;
+    gateway.at(secs(5)).await;
+    assert_eq!(
+        gateway.call("k").await.marks.execution,
+        Some(Execution::Unknown),
+        "a throttle tells of the last send only"
+    );
+    let kept = gateway.kept("k").await.unwrap().operation;
+    assert_eq!((kept.state.name(), kept.first_sent_at.is_some_and(|at| at < kept.changed_at)), (S::Unknown, true));
 }
 
 #[tokio::test(start_paused = true)]
@@ -226,6 +237,11 @@ async fn an_answer_to_a_redrive_tells_no_client_to_come_back() {
     let gateway = Gateway::before(vec![throttled(), throttled()], WITH_KEY);
     gateway.call("k").await;
     assert_eq!(letter(&gateway, "k").await, None);
+    let before = gateway.kept("k").await.unwrap().operation;
+    let refused = gateway.engine.redrive(id("k")).await.unwrap_err();
+    assert_eq!((refused.code, refused.retry_after > Some(secs(89))), (Code::RateLimited, true), "it is paused");
+    assert_eq!(gateway.kept("k").await.unwrap().operation, before);
+    gateway.at(secs(91)).await;
     gateway.engine.redrive(id("k")).await.unwrap();
     gateway.is_idle().await;
     assert!(letter(&gateway, "k").await.is_some());

@@ -240,3 +240,50 @@ async fn nobody_is_sent_with_too_little_time_left() {
     assert_eq!(late.problem(), (503, Some(Code::Overloaded)));
     assert_eq!((gateway.upstream.seen().len(), first.await.unwrap().status), (1, 201));
 }
+
+const BY_BODY: &str = r#"classify = [{ status = 200, json = { "/ok" = false }, as = "failed" }]"#;
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_are_judged_by_their_body_close_the_breaker_and_end_a_pause() {
+    let said = || Act::from(answers(200).body("{\"ok\": true}"));
+    let script = always(5, || answers(502).into()).into_iter().chain(always(3, said)).collect();
+    let gateway = Gateway::before(script, Setup { route: BY_BODY, ..once(BREAKER) });
+    fail(&gateway).await;
+    gateway.at(secs(10)).await;
+    for key in ["a", "b"] {
+        assert_eq!(gateway.call(key).await.status, 200);
+    }
+    assert!(crowd(&gateway, 20).await.iter().all(|told| told.status == 200 || told.status == 201), "it is closed");
+
+    let throttle = answers(429).with("retry-after", "2").into();
+    let script = std::iter::once(throttle).chain(always(90, said)).collect();
+    let gateway = Gateway::before(script, Setup { route: BY_BODY, ..once(Setup::HARMLESS) });
+    assert_eq!(gateway.call("first").await.status, 429);
+    assert!(crowd(&gateway, 20).await.iter().all(|told| told.status == 200));
+    assert!(gateway.elapsed() < secs(4), "{:?}", gateway.elapsed());
+    assert_eq!(gateway.engine.shared().gates.pauses().len(), 1);
+    assert_ne!(gateway.engine.shared().gates.pauses()[0].pause.phase, "canary");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_of_somebody_else_keeps_no_last_resort_from_a_shut_upstream() {
+    let unsafe_calls = Setup { breaker: BREAKER.breaker, ..once(Setup::UNSAFE) };
+    let mut script = always(5, || answers(502).into());
+    script.insert(0, answers(429).with("retry-after", "300").into());
+    let gateway = Gateway::before(script, unsafe_calls);
+    let other = gateway.ask(Ask::keyed("other").with("authorization", "Bearer b")).await;
+    assert_eq!(other.status, 429);
+    fail(&gateway).await;
+    gateway.at(secs(72)).await;
+    assert_eq!(gateway.call("k").await.status, 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_try_that_may_still_run_stays_so_where_the_budget_ends_the_run() {
+    let nothing = Setup { budget: "{ percent = 0, per_second = 0 }", ..Setup::WITH_KEY };
+    let still_runs = answers(409).with("x-should-retry", "true").into();
+    let gateway = Gateway::before(vec![still_runs], nothing);
+    let told = gateway.call("k").await;
+    assert_eq!((told.marks.stop, told.marks.execution), (Some(Stop::Budget), Some(Execution::Unknown)));
+    assert_eq!(gateway.states("k").await, [S::Sent, S::Unknown]);
+}

@@ -67,6 +67,7 @@ async fn who_waits_a_while_gets_an_answer_that_comes_meanwhile() {
     let slow = gateway.ask(Ask::keyed("slow").respond_async(secs(5))).await;
     assert_eq!(slow.status, 202);
     assert_eq!(slow.at - quick.at, secs(5));
+    assert_eq!(gateway.ask(Ask::keyed("long").respond_async(Duration::MAX)).await.says(), (201, "says 201", false));
 }
 
 #[tokio::test(start_paused = true)]

@@ -193,3 +193,52 @@ async fn a_probe_whose_caller_leaves_makes_room_for_the_next() {
     assert!(probe.await.is_err());
     assert_eq!(status(&begun(&gateway).await.unwrap()), 201);
 }
+
+/// Any length, and nothing good behind the first piece.
+struct BreaksOff(Option<Bytes>);
+
+impl Body for BreaksOff {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let piece = self.0.take().map(Frame::data);
+        Poll::Ready(Some(piece.ok_or_else(|| std::io::ErrorKind::ConnectionReset.into())))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn uploads_that_break_off_say_nothing_about_the_upstream() {
+    let setup = Setup { breaker: "consecutive_failures = 2", retry: "max_attempts = 1", ..Setup::HARMLESS };
+    let gateway = Gateway::before(Vec::new(), setup);
+    for _ in 0..3 {
+        let body = SendBody::streaming(BreaksOff(Some(Bytes::from_static(b"half"))));
+        assert_eq!(status(&gateway.engine.unguarded(passage(&gateway.engine, body)).await), 502);
+    }
+    let told = gateway.call("k").await;
+    assert_eq!(told.status, 201, "the breaker is closed: {told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_canary_that_uploads_slowly() {
+    let setup = Setup { retry: "max_attempts = 1\nattempt_timeout = \"2s\"", ..Setup::HARMLESS };
+    let throttle = answers(429).with("retry-after", "1").into();
+    let gateway = Gateway::before(vec![throttle], setup);
+    assert_eq!(gateway.call("first").await.status, 429);
+    gateway.at(secs(1)).await;
+    let (client, pieces) = unbounded_channel();
+    let passage = passage(&gateway.engine, SendBody::streaming(Upload(100, pieces)));
+    let engine = Arc::clone(&gateway.engine);
+    let slow = tokio::spawn(async move { engine.unguarded(passage).await });
+    let trickle = tokio::spawn(async move {
+        for _ in 0..100 {
+            client.send(Bytes::from_static(b".")).unwrap();
+            sleep(secs(1)).await;
+        }
+    });
+    gateway.at(ms(1500)).await;
+    let told = gateway.call("k").await;
+    assert!(told.status == 201 && told.at < secs(5), "{told:?}");
+    slow.abort();
+    trickle.abort();
+}

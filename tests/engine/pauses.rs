@@ -276,3 +276,84 @@ async fn pauses_of_credentials_that_never_come_back_are_forgotten() {
     assert_eq!(pauses(), 0);
     watch.abort();
 }
+
+/// An operator says how long everybody waits, at this gateway.
+async fn operator_says(gateway: &Gateway, wait: Duration) {
+    let command = PauseCommand { upstream: "payments".to_owned(), credential: None, wait };
+    gateway.engine.shared().gates.command(&*gateway.store, &command).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_is_set_while_a_canary_is_out_outlives_it_at_every_gateway() {
+    for is_elsewhere in [false, true] {
+        let gateway = Gateway::before(vec![answers(201).after(ms(400)).into()], ONCE);
+        let neighbour = gateway.neighbour();
+        let watches = [follow(&gateway), follow(&neighbour)];
+        operator_says(&gateway, secs(1)).await;
+        let canary = gateway.caller(Ask::keyed("canary"));
+        gateway.at(ms(1200)).await;
+        operator_says(if is_elsewhere { &neighbour } else { &gateway }, secs(20)).await;
+        assert_eq!(canary.await.unwrap().status, 201);
+        gateway.at(secs(2)).await;
+        for (gateway, key) in [(&gateway, "here"), (&neighbour, "there")] {
+            let told = gateway.ask(Ask::keyed(key).within(secs(5))).await;
+            assert_eq!(told.problem(), (429, Some(Code::RateLimited)), "elsewhere: {is_elsewhere}");
+        }
+        watches.iter().for_each(JoinHandle::abort);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_pause_that_a_canary_is_told_lasts_as_long_as_it_says() {
+    let gateway = paused(ONCE, vec![throttle("1"), answers(201).after(ms(400)).into()]).await;
+    let watch = follow(&gateway);
+    told(callers(&gateway, 10, "k")).await;
+    let at = arrivals(&gateway, 1);
+    assert!(at[1] >= at[0] + secs(1), "after the second hint: {at:?}");
+    assert!(at[2] >= at[1] + ms(400), "one canary again: {at:?}");
+    watch.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_a_pause_that_is_ended_goes_at_once() {
+    let gateway = Gateway::before(Vec::new(), ONCE);
+    operator_says(&gateway, secs(50)).await;
+    let waiting = callers(&gateway, 3, "k");
+    gateway.at(secs(1)).await;
+    operator_says(&gateway, Duration::ZERO).await;
+    assert!(told(waiting).await.iter().all(|told| told.status == 201 && told.at < ms(1100)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_pause_of_its_own_is_not_the_canary_of_everybodys() {
+    let gateway = Gateway::before(vec![throttle("40")], ONCE);
+    let ask = |key: &str, token: &str| Ask::keyed(key).with("authorization", token);
+    assert_eq!(gateway.ask(ask("first", "Bearer a")).await.status, 429);
+    operator_says(&gateway, secs(2)).await;
+    let own = gateway.caller(ask("k", "Bearer a"));
+    gateway.at(secs(1)).await;
+    let other = gateway.ask(ask("l", "Bearer b")).await;
+    assert!(other.status == 201 && other.at < secs(3), "{other:?}");
+    assert_eq!(own.await.unwrap().status, 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_in_line_for_a_place_is_nobodys_canary() {
+    let setup = Setup { limit: "concurrency = 1\nqueue = 9", ..ONCE };
+    let script = vec![throttle("2"), answers(201).after(secs(20)).into()];
+    let gateway = Gateway::before(script, setup);
+    let ask = |key: &str, token: &str| Ask::keyed(key).with("authorization", token);
+    assert_eq!(gateway.ask(ask("first", "Bearer a")).await.status, 429);
+    let long = gateway.caller(ask("long", "Bearer b"));
+    gateway.upstream.has_seen(2).await;
+    let in_line = gateway.caller(ask("k", "Bearer a"));
+    gateway.at(secs(5)).await;
+    let pauses = gateway.engine.shared().gates.pauses();
+    assert_eq!((pauses.len(), pauses[0].pause.phase, pauses[0].pause.queued), (1, "canary", 0));
+    let second = gateway.caller(ask("l", "Bearer a").within(secs(60)));
+    gateway.at(secs(6)).await;
+    assert_eq!(gateway.engine.shared().gates.pauses()[0].pause.queued, 0, "it stands in line for a place as well");
+    for call in [long, in_line, second] {
+        assert_eq!(call.await.unwrap().status, 201);
+    }
+}

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::pausing::{PauseSnapshot, Pausing, parsed};
+use super::pausing::{PauseSnapshot, Pausing, hold_until, parsed};
 use super::{Gates, locked};
+use crate::clock::Timestamp;
 use crate::retry::pause::Whom;
 use crate::store::{Store, StoreError};
 
@@ -26,7 +27,7 @@ pub enum CommandError {
     Upstream,
     #[error("a credential is named by the digest that GET /v1/pauses shows")]
     Credential,
-    #[error("this gateway does so, and the others have not heard of it")]
+    #[error("the store has not heard of it: this gateway does so until the store answers again, the others do not")]
     Store(#[from] StoreError),
 }
 
@@ -59,14 +60,18 @@ impl Gates {
         let named = named.transpose()?;
         if !command.wait.is_zero() {
             let whom = named.unwrap_or(Whom::Everybody);
+            let name = pausing.name(whom);
             pausing.set(whom, command.wait);
-            set_stored(store, &pausing.name(whom), command.wait).await?;
+            hold_until(store, &name, stored_end(store, &name).await?, store.now().after(command.wait)).await?;
             pausing.stored(whom);
             return Ok(());
         }
-        for whom in named.map_or_else(|| pausing.everyone(), |whom| vec![whom]) {
-            pausing.clear(whom);
-            store.release(&pausing.name(whom)).await?;
+        let whoms = named.map_or_else(|| pausing.everyone(), |whom| vec![whom]);
+        whoms.iter().for_each(|whom| pausing.clear(*whom));
+        for name in whoms.into_iter().map(|whom| pausing.name(whom)) {
+            if let Some(end) = stored_end(store, &name).await? {
+                store.replace_hold(&name, end, None).await?;
+            }
         }
         Ok(())
     }
@@ -76,11 +81,6 @@ impl Gates {
     }
 }
 
-/// A store keeps the later of two ends. Only one that is too late is released first, for then some calls may go.
-async fn set_stored(store: &dyn Store, name: &str, wait: Duration) -> Result<(), StoreError> {
-    let until = store.now().after(wait);
-    if store.held().await?.iter().any(|(held, end)| held == name && *end > until) {
-        store.release(name).await?;
-    }
-    store.hold(name, until).await
+async fn stored_end(store: &dyn Store, name: &str) -> Result<Option<Timestamp>, StoreError> {
+    Ok(store.held().await?.into_iter().find_map(|(held, end)| (held == name).then_some(end)))
 }

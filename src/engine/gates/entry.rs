@@ -7,7 +7,7 @@ use http::{HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::pausing::{Canary, Pausing};
+use super::pausing::{Canary, Pausing, hold_until};
 use super::{Gate, Permit};
 use crate::config;
 use crate::credential::{Lifetime, lifetime};
@@ -16,18 +16,15 @@ use crate::operation::Scope;
 use crate::operation::admission::Repeat;
 use crate::operation::outcome::Fact;
 use crate::retry::RetryPolicy;
-use crate::retry::decide::Stop;
-use crate::retry::pause::{Turn, Whom};
+use crate::retry::decide::{LEAST_TRY, Stop};
+use crate::retry::pause::{SOON, Turn, Whom};
 use crate::retry::retry_after::Hint;
 
-/// Nobody waits for a turn that leaves less than this for the attempt.
-const LEAST_TRY: Duration = Duration::from_millis(100);
 /// How long a canary has before one at another gateway may go.
 const CANARY: Duration = Duration::from_secs(3);
-/// To whoever finds that a pause is just about to end.
-const SOON: Duration = Duration::from_millis(250);
 
 /// Who wants to send.
+#[derive(Clone)]
 pub(in crate::engine) struct Entrant {
     pub repeat: Repeat,
     pub whom: Whom,
@@ -85,21 +82,43 @@ impl Refused {
 impl Engine {
     /// Leave for an attempt; waits for the end of a pause where that is soon enough, and for a place in line.
     pub(in crate::engine) async fn pass_gates(&self, gate: &Gate, entrant: &Entrant) -> Result<Permit, Refused> {
+        let until = entrant.deadline.checked_sub(LEAST_TRY).unwrap_or(entrant.deadline);
+        loop {
+            let mut canaries = self.wait_for_turns(&gate.upstream.pausing, entrant).await.map_err(Refused::Paused)?;
+            // Nobody stands in line for what is shut, and nobody takes the breaker's ticket into the line with him.
+            gate.look(entrant.repeat).inspect_err(|_| gate.count_refused()).map_err(Refused::BreakerOpen)?;
+            let place = match gate.places.take_at_once() {
+                Some(place) => place,
+                None => {
+                    // A canary in line would hold back all who wait for its pause: it leaves that to the next one, and
+                    // asks again when it has its place.
+                    let asks_again = !canaries.is_empty();
+                    canaries.clear();
+                    let place = gate.places.take(&entrant.scope, entrant.is_new, until).await.ok_or(Refused::Full)?;
+                    if asks_again {
+                        let soon = Entrant { patience: SOON, ..entrant.clone() };
+                        let Ok(again) = self.wait_for_turns(&gate.upstream.pausing, &soon).await else { continue };
+                        canaries = again;
+                    }
+                    place
+                }
+            };
+            let admitted = gate.admit(entrant.repeat).inspect_err(|_| gate.count_refused());
+            let mut permit = admitted.map_err(Refused::BreakerOpen)?;
+            (permit.canaries, permit.place) = (canaries, Some(place));
+            return Ok(permit);
+        }
+    }
+
+    /// The pause of its own credential first: who has to wait for that one must not be the canary of everybody's.
+    async fn wait_for_turns(&self, pausing: &Arc<Pausing>, entrant: &Entrant) -> Result<Vec<Canary>, Duration> {
         let mut canaries = Vec::new();
-        if gate.upstream.pausing.has_any() {
-            for whom in [Whom::Everybody, entrant.whom] {
-                let waited = Box::pin(self.wait_for_turn(&gate.upstream.pausing, whom, entrant)).await;
-                canaries.extend(waited.map_err(Refused::Paused)?);
+        if pausing.has_any() {
+            for whom in [entrant.whom, Whom::Everybody] {
+                canaries.extend(Box::pin(self.wait_for_turn(pausing, whom, entrant)).await?);
             }
         }
-        // Nobody stands in line for what is shut, and nobody takes the breaker's ticket into the line with him.
-        gate.look(entrant.repeat).inspect_err(|_| gate.count_refused()).map_err(Refused::BreakerOpen)?;
-        let until = entrant.deadline.checked_sub(LEAST_TRY).unwrap_or(entrant.deadline);
-        let place = gate.places.take(&entrant.scope, entrant.is_new, until).await.ok_or(Refused::Full)?;
-        let admitted = gate.admit(entrant.repeat).inspect_err(|_| gate.count_refused());
-        let mut permit = admitted.map_err(Refused::BreakerOpen)?;
-        (permit.canaries, permit.place) = (canaries, Some(place));
-        Ok(permit)
+        Ok(canaries)
     }
 
     async fn wait_for_turn(
@@ -117,9 +136,9 @@ impl Engine {
         loop {
             match pausing.ask(whom, &self.shared.entropy) {
                 Turn::Free => return Ok(None),
-                Turn::Canary => {
-                    let canary = Canary { pausing: Arc::clone(pausing), whom };
-                    match self.others_canary(&canary).await {
+                Turn::Canary(number) => {
+                    let mut canary = Canary { pausing: Arc::clone(pausing), whom, number, lease: None };
+                    match self.others_canary(&mut canary).await {
                         Some(until) => pausing.hold(whom, until, true),
                         None => return Ok(Some(canary)),
                     }
@@ -134,17 +153,19 @@ impl Engine {
     }
 
     /// How long the canary of another gateway has, if there is one. A store that is away leaves each to its own.
-    async fn others_canary(&self, canary: &Canary) -> Option<Duration> {
-        let Canary { pausing, whom } = canary;
+    async fn others_canary(&self, canary: &mut Canary) -> Option<Duration> {
+        let Canary { pausing, whom, number: _, lease } = canary;
         let now = self.store.now();
         // Of one that never came to an answer.
-        if pausing.lease(*whom).is_some_and(|until| until > now) {
+        *lease = pausing.lease(*whom).filter(|until| *until > now);
+        if lease.is_some() {
             return None;
         }
         let until = now.after(CANARY);
         let held = self.store.hold_if_over(&pausing.name(*whom), until).await.ok()?;
         if held.is_none() {
             pausing.leased(*whom, until);
+            *lease = Some(until);
         }
         held.map(|held| held.since(now))
     }
@@ -174,22 +195,26 @@ impl Engine {
             "upstream asks for less: paused"
         );
         self.shared.tasks.spawn(async move {
-            match store.hold(&pausing.name(whom), store.now().after(wait)).await {
+            let (name, lease) = (pausing.name(whom), pausing.take_lease(whom));
+            match hold_until(&*store, &name, lease, store.now().after(wait)).await {
                 Ok(()) => pausing.stored(whom),
-                Err(error) => tracing::warn!(pause = pausing.name(whom), %error, "other gateways do not know of it"),
+                Err(error) => tracing::warn!(pause = name, %error, "other gateways do not know of it"),
             }
         });
     }
 
-    /// The other gateways hear of it before the rest of our own follows.
+    /// The other gateways hear of it before the rest of our own follows. What somebody has set since the canary went is
+    /// none of its business.
     fn end_pause(&self, canary: Canary) {
         let store = Arc::clone(&self.store);
         self.shared.tasks.spawn(async move {
             let name = canary.pausing.name(canary.whom);
-            if let Err(error) = store.release(&name).await {
+            if let Some(lease) = canary.lease
+                && let Err(error) = store.replace_hold(&name, lease, None).await
+            {
                 tracing::debug!(pause = name, %error, "other gateways find out by themselves");
             }
-            canary.pausing.passed(canary.whom);
+            canary.pausing.passed(&canary);
         });
     }
 

@@ -14,7 +14,7 @@ use crate::clock::Timestamp;
 use crate::config;
 use crate::entropy::Entropy;
 use crate::retry::pause::{Pauses, SPACING, Turn, Whom};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 /// Calls that wait for the end of one pause, those that go on with what they have begun not counted.
 const QUEUE: usize = 64;
@@ -51,6 +51,9 @@ pub(super) struct Place<'a>(&'a Queue);
 pub(super) struct Canary {
     pub(super) pausing: Arc<Pausing>,
     pub(super) whom: Whom,
+    pub(super) number: u64,
+    /// Until when the store holds back the others for it.
+    pub(super) lease: Option<Timestamp>,
 }
 
 impl Pausing {
@@ -113,9 +116,9 @@ impl Pausing {
         self.wake(whom);
     }
 
-    pub(super) fn passed(&self, whom: Whom) {
-        self.with(|pauses, now| pauses.passed(whom, now));
-        self.wake(whom);
+    pub(super) fn passed(&self, canary: &Canary) {
+        self.with(|pauses, now| pauses.passed(canary.whom, canary.number, now));
+        self.wake(canary.whom);
     }
 
     pub(super) fn lease(&self, whom: Whom) -> Option<Timestamp> {
@@ -126,9 +129,14 @@ impl Pausing {
         locked(&self.inner).leases.insert(whom, until);
     }
 
-    fn give_back(&self, whom: Whom) {
-        self.with(|pauses, now| pauses.give_back(whom, now));
-        self.wake(whom);
+    /// The lease of a canary that was turned away: what holds the others back now is the next pause.
+    pub(super) fn take_lease(&self, whom: Whom) -> Option<Timestamp> {
+        locked(&self.inner).leases.remove(&whom)
+    }
+
+    fn give_back(&self, canary: &Canary) {
+        self.with(|pauses, now| pauses.give_back(canary.whom, canary.number, now));
+        self.wake(canary.whom);
     }
 
     /// The moment at which the store is asked.
@@ -157,7 +165,7 @@ impl Pausing {
         if ours.is_empty() && !self.has_any() {
             return;
         }
-        self.with(|pauses, _| pauses.compare(&ours, asked));
+        self.with(|pauses, heard| pauses.compare(&ours, asked, heard));
         locked(&self.inner).queues.values().for_each(|queue| queue.changed.notify_one());
     }
 
@@ -191,6 +199,7 @@ impl Pausing {
         let mut inner = locked(&self.inner);
         let done = work(&mut inner.pauses, self.now());
         if inner.pauses.is_empty() {
+            inner.queues.values().for_each(|queue| queue.changed.notify_one());
             inner.queues.clear();
             inner.leases.clear();
         }
@@ -222,8 +231,21 @@ impl Drop for Place<'_> {
 
 impl Drop for Canary {
     fn drop(&mut self) {
-        self.pausing.give_back(self.whom);
+        self.pausing.give_back(self);
     }
+}
+
+/// Tells the store of a pause. It keeps the later of two ends, but for `known`, which is replaced.
+pub(super) async fn hold_until(
+    store: &dyn Store,
+    name: &str,
+    known: Option<Timestamp>,
+    until: Timestamp,
+) -> Result<(), StoreError> {
+    if let Some(known) = known.filter(|known| *known > until) {
+        store.replace_hold(name, known, Some(until)).await?;
+    }
+    store.hold(name, until).await
 }
 
 /// As operators and the store name it: a digest, `*` for everybody.

@@ -40,7 +40,10 @@ impl Places {
 
     /// A place if one is free; then nobody waits for it.
     pub(super) fn take_at_once(self: &Arc<Self>) -> Option<Place> {
-        let mut state = locked(&self.state);
+        self.take_free(&mut locked(&self.state))
+    }
+
+    fn take_free(self: &Arc<Self>, state: &mut State) -> Option<Place> {
         (state.taken < self.bounds.most).then(|| {
             state.taken += 1;
             Place(Some(Arc::clone(self)))
@@ -49,11 +52,7 @@ impl Places {
 
     /// A place, after a wait in line; `None` where the line is full, or the time is over.
     pub(super) async fn take(self: &Arc<Self>, scope: &Scope, is_new: bool, until: Instant) -> Option<Place> {
-        if let Some(place) = self.take_at_once() {
-            return Some(place);
-        }
-        let in_line = if is_new { self.line_up(scope) } else { Some(self.line_up_first()) };
-        let place = match in_line {
+        let place = match self.line_up(scope, is_new) {
             Some(turn) => timeout_at(until, turn).await.ok().and_then(Result::ok),
             None => None,
         };
@@ -69,19 +68,20 @@ impl Places {
         (state.taken, state.begun.len() + state.waiting())
     }
 
-    fn line_up_first(&self) -> Receiver<Place> {
+    /// A turn, which may have come already; `None` where the line is full.
+    fn line_up(self: &Arc<Self>, scope: &Scope, is_new: bool) -> Option<Receiver<Place>> {
         let (sender, turn) = oneshot::channel();
-        locked(&self.state).begun.push_back(sender);
-        turn
-    }
-
-    fn line_up(&self, scope: &Scope) -> Option<Receiver<Place>> {
         let mut state = locked(&self.state);
-        if state.waiting() >= self.bounds.queue as usize && !state.make_room(scope) {
+        if let Some(place) = self.take_free(&mut state) {
+            // Its other end is here.
+            drop(sender.send(place));
+        } else if !is_new {
+            state.begun.push_back(sender);
+        } else if state.waiting() < self.bounds.queue as usize || state.make_room(scope) {
+            state.add(scope, sender);
+        } else {
             return None;
         }
-        let (sender, turn) = oneshot::channel();
-        state.add(scope, sender);
         Some(turn)
     }
 

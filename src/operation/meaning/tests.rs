@@ -136,3 +136,14 @@ proptest! {
         rules.say(status, &HeaderMap::new(), read.as_ref().map_or(Look::Nothing, Look::Json));
     }
 }
+
+#[test]
+fn where_an_exception_cannot_be_seen_a_no_is_no_proof() {
+    let by_code = |meaning| Rule { json: vec![member("/code", equals("1"))], ..rule(meaning) };
+    let hidden = |rules: Vec<Rule>| Rules(rules).say(409, &HeaderMap::new(), Look::Nothing);
+    let no = || rule(Meaning::NotExecuted);
+    assert_eq!(hidden(vec![by_code(Meaning::Busy), no()]), Said::Means(Meaning::Unknown));
+    assert_eq!(hidden(vec![by_code(Meaning::Throttled), no()]), Said::Means(Meaning::NotExecuted), "neither ran");
+    assert_eq!(hidden(vec![no(), by_code(Meaning::Busy)]), Said::Means(Meaning::NotExecuted));
+    assert_eq!(hidden(vec![by_code(Meaning::Busy), rule(Meaning::Failed)]), Said::Means(Meaning::Failed));
+}

@@ -42,9 +42,9 @@ fn the_longest_hint_counts_up_to_five_minutes() {
 fn one_canary_goes_first_and_then_batches_that_double() {
     let mut pauses = Pauses::default();
     pauses.throttled(ONE, Some(secs(2)), secs(0));
-    assert_eq!(ask(&mut pauses, ONE, secs(2)), Turn::Canary);
+    assert_eq!(ask(&mut pauses, ONE, secs(2)), Turn::Canary(1));
     assert!((0..200).all(|_| ask(&mut pauses, ONE, secs(2)) == Turn::Wait(SOON)));
-    pauses.passed(ONE, secs(3));
+    pauses.passed(ONE, 1, secs(3));
     for (step, batch) in [2, 4, 8, 16, 32, 64, 128, 256].into_iter().enumerate() {
         let now = secs(3) + ms(100) * u32::try_from(step).unwrap();
         assert_eq!(free(&mut pauses, 1000, now), batch);
@@ -58,13 +58,13 @@ fn one_canary_goes_first_and_then_batches_that_double() {
 fn a_canary_that_is_throttled_pauses_again_and_one_that_is_lost_is_followed() {
     let mut pauses = Pauses::default();
     pauses.throttled(ONE, Some(secs(2)), secs(0));
-    assert_eq!(ask(&mut pauses, ONE, secs(2)), Turn::Canary);
-    pauses.give_back(ONE, secs(2));
-    assert_eq!(ask(&mut pauses, ONE, secs(2)), Turn::Canary);
+    assert_eq!(ask(&mut pauses, ONE, secs(2)), Turn::Canary(1));
+    pauses.give_back(ONE, 1, secs(2));
+    assert_eq!(ask(&mut pauses, ONE, secs(2)), Turn::Canary(2));
     assert_eq!(pauses.throttled(ONE, Some(secs(7)), secs(3)), Some(secs(10)));
-    pauses.give_back(ONE, secs(3));
+    pauses.give_back(ONE, 2, secs(3));
     assert_eq!(ask(&mut pauses, ONE, secs(3)), Turn::Wait(secs(7)));
-    assert_eq!(ask(&mut pauses, ONE, secs(10)), Turn::Canary);
+    assert_eq!(ask(&mut pauses, ONE, secs(10)), Turn::Canary(3));
     assert_eq!(pauses.throttled(ONE, None, secs(10)), Some(secs(11)), "one without a hint is enough here");
 }
 
@@ -72,8 +72,8 @@ fn a_canary_that_is_throttled_pauses_again_and_one_that_is_lost_is_followed() {
 fn a_ramp_on_which_nobody_comes_is_over() {
     let mut pauses = Pauses::default();
     pauses.throttled(ONE, Some(secs(2)), secs(0));
-    assert_eq!(ask(&mut pauses, ONE, secs(2)), Turn::Canary);
-    pauses.passed(ONE, secs(2));
+    assert_eq!(ask(&mut pauses, ONE, secs(2)), Turn::Canary(1));
+    pauses.passed(ONE, 1, secs(2));
     assert_eq!(free(&mut pauses, 3, secs(60)), 3);
     assert!(pauses.is_empty());
 }
@@ -85,29 +85,29 @@ fn three_throttles_without_a_hint_pause_for_longer_each_time() {
     assert_eq!(pauses.throttled(ONE, None, secs(12)), None);
     assert_eq!(pauses.throttled(ONE, Some(Duration::ZERO), secs(13)), Some(secs(14)));
     assert_eq!(pauses.throttled(ONE, None, secs(13)), None, "one that was under way");
-    assert_eq!(ask(&mut pauses, ONE, secs(14)), Turn::Canary);
+    assert_eq!(ask(&mut pauses, ONE, secs(14)), Turn::Canary(1));
     assert_eq!(pauses.throttled(ONE, None, secs(14)), Some(secs(16)));
-    assert_eq!(ask(&mut pauses, ONE, secs(16)), Turn::Canary);
+    assert_eq!(ask(&mut pauses, ONE, secs(16)), Turn::Canary(2));
     assert_eq!(pauses.throttled(ONE, None, secs(16)), Some(secs(20)));
 }
 
 #[test]
 fn the_store_adds_lengthens_and_ends_pauses() {
     let mut pauses = Pauses::default();
-    pauses.compare(&HashMap::from([(ONE, secs(9)), (OTHER, secs(5))]), secs(1));
+    pauses.compare(&HashMap::from([(ONE, secs(9)), (OTHER, secs(5))]), secs(1), secs(1));
     assert_eq!(ask(&mut pauses, ONE, secs(1)), Turn::Wait(secs(8)));
-    pauses.compare(&HashMap::from([(ONE, secs(20))]), secs(2));
+    pauses.compare(&HashMap::from([(ONE, secs(20))]), secs(2), secs(2));
     assert_eq!(ask(&mut pauses, ONE, secs(2)), Turn::Wait(secs(18)));
     assert_eq!(free(&mut pauses, 1, secs(2)), 0);
     assert_eq!(pauses.ask(OTHER, secs(2), || ms(100)), Turn::Free, "ended elsewhere: a ramp");
 
     pauses.throttled(Whom::Everybody, Some(secs(60)), secs(3));
-    pauses.compare(&HashMap::new(), secs(4));
+    pauses.compare(&HashMap::new(), secs(4), secs(4));
     assert_eq!(pauses.wait(Whom::Everybody, secs(4)), Some(secs(59)), "the store has not heard of it yet");
     pauses.stored(Whom::Everybody, secs(5));
-    pauses.compare(&HashMap::new(), secs(4));
+    pauses.compare(&HashMap::new(), secs(4), secs(4));
     assert_eq!(pauses.wait(Whom::Everybody, secs(5)), Some(secs(58)), "it was asked before that");
-    pauses.compare(&HashMap::new(), secs(6));
+    pauses.compare(&HashMap::new(), secs(6), secs(6));
     assert_eq!(pauses.wait(Whom::Everybody, secs(6)), None);
 }
 
@@ -115,16 +115,16 @@ fn the_store_adds_lengthens_and_ends_pauses() {
 fn a_person_shortens_a_pause_here_and_elsewhere() {
     let (mut pauses, mut elsewhere) = (Pauses::default(), Pauses::default());
     pauses.hold(ONE, secs(600), None);
-    elsewhere.compare(&HashMap::from([(ONE, secs(600))]), secs(1));
+    elsewhere.compare(&HashMap::from([(ONE, secs(600))]), secs(1), secs(1));
     pauses.set(ONE, secs(10));
     assert_eq!(pauses.wait(ONE, secs(2)), Some(secs(8)));
-    elsewhere.compare(&HashMap::from([(ONE, ms(599_500))]), secs(2));
+    elsewhere.compare(&HashMap::from([(ONE, ms(599_500))]), secs(2), secs(2));
     assert_eq!(elsewhere.wait(ONE, secs(2)), Some(secs(598)), "the clocks differ by so much");
-    elsewhere.compare(&HashMap::from([(ONE, secs(10))]), secs(2));
+    elsewhere.compare(&HashMap::from([(ONE, secs(10))]), secs(2), secs(2));
     assert_eq!(elsewhere.wait(ONE, secs(2)), Some(secs(8)));
 
     pauses.throttled(ONE, Some(secs(60)), secs(3));
-    pauses.compare(&HashMap::from([(ONE, secs(10))]), secs(4));
+    pauses.compare(&HashMap::from([(ONE, secs(10))]), secs(4), secs(4));
     assert_eq!(pauses.wait(ONE, secs(4)), Some(secs(59)), "the store has not heard of it yet");
 }
 
@@ -157,11 +157,11 @@ fn a_pause_whose_end_nobody_comes_for_is_forgotten() {
         |_| (),
         |pauses| {
             ask(pauses, ONE, secs(2));
-            pauses.give_back(ONE, secs(2));
+            pauses.give_back(ONE, 1, secs(2));
         },
         |pauses| {
             ask(pauses, ONE, secs(2));
-            pauses.passed(ONE, secs(2));
+            pauses.passed(ONE, 1, secs(2));
         },
     ];
     for at_end in at_ends {
@@ -175,7 +175,27 @@ fn a_pause_whose_end_nobody_comes_for_is_forgotten() {
     }
     let mut pauses = Pauses::default();
     pauses.throttled(ONE, Some(secs(2)), secs(0));
-    assert_eq!(ask(&mut pauses, ONE, secs(2)), Turn::Canary);
+    assert_eq!(ask(&mut pauses, ONE, secs(2)), Turn::Canary(1));
     pauses.forget(secs(300));
     assert_eq!(ask(&mut pauses, ONE, secs(300)), Turn::Wait(SOON), "its canary is on its way");
+}
+
+#[test]
+fn a_canary_of_a_pause_that_is_over_changes_nothing_of_the_next_one() {
+    let mut pauses = Pauses::default();
+    pauses.throttled(ONE, Some(secs(2)), secs(0));
+    assert_eq!(ask(&mut pauses, ONE, secs(2)), Turn::Canary(1));
+    pauses.set(ONE, secs(4));
+    assert_eq!(ask(&mut pauses, ONE, secs(4)), Turn::Canary(2));
+    pauses.give_back(ONE, 1, secs(4));
+    pauses.passed(ONE, 1, secs(4));
+    assert_eq!(ask(&mut pauses, ONE, secs(4)), Turn::Wait(SOON));
+}
+
+#[test]
+fn a_pause_that_ends_while_the_store_is_asked_was_ended_by_nobody() {
+    let mut pauses = Pauses::default();
+    pauses.compare(&HashMap::from([(ONE, secs(2))]), secs(1), secs(1));
+    pauses.compare(&HashMap::new(), ms(1900), ms(1950));
+    assert_eq!(ask(&mut pauses, ONE, secs(2)), Turn::Canary(1));
 }

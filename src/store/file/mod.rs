@@ -266,8 +266,8 @@ impl Store for FileStore {
         Ok(self.paces.take(name, pace, self.now()))
     }
 
-    async fn release(&self, name: &str) -> Result<(), StoreError> {
-        self.held.release(name);
+    async fn replace_hold(&self, name: &str, known: Timestamp, until: Option<Timestamp>) -> Result<(), StoreError> {
+        self.held.replace(name, known, until);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use redis::{Cmd, Value};
 
 use super::RedisStore;
 use super::replies;
-use super::scripts::{HOLD, RATE, Request};
+use super::scripts::{HOLD, RATE, REPLACE, Request};
 use super::sweep::places;
 use crate::clock::Timestamp;
 use crate::store::{Pace, Store, StoreError};
@@ -44,10 +44,15 @@ impl RedisStore {
         Ok((wait > 0).then(|| Duration::from_micros(wait as u64)))
     }
 
-    pub(super) async fn release_name(&self, name: &str) -> Result<(), StoreError> {
-        let mut command = Cmd::new();
-        command.arg("ZREM").arg(self.keys.held()).arg(name);
-        self.connection.ask(self.connection.deadline(), &Request::One(command), replies::number).await.map(|_| ())
+    pub(super) async fn replace_end(
+        &self,
+        name: &str,
+        known: Timestamp,
+        until: Option<Timestamp>,
+    ) -> Result<(), StoreError> {
+        let until = until.map_or(0, |until| until.0);
+        let call = REPLACE.call(1, name.len()).with(self.keys.held()).with(name).with(known.0).with(until);
+        self.connection.ask(self.connection.deadline(), &call.into(), replies::number).await.map(|_| ())
     }
 
     pub(super) async fn held_names(&self) -> Result<Vec<(String, Timestamp)>, StoreError> {

@@ -496,8 +496,8 @@ impl Store for RedisStore {
         self.take_call(name, pace).await
     }
 
-    async fn release(&self, name: &str) -> Result<(), StoreError> {
-        self.release_name(name).await
+    async fn replace_hold(&self, name: &str, known: Timestamp, until: Option<Timestamp>) -> Result<(), StoreError> {
+        self.replace_end(name, known, until).await
     }
 
     async fn held(&self) -> Result<Vec<(String, Timestamp)>, StoreError> {

@@ -19,6 +19,7 @@ pub(super) static CONDEMN: LazyLock<Script> = LazyLock::new(|| Script::new(inclu
 pub(super) static RAISE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("raise.lua")));
 pub(super) static REMEMBER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("remember.lua")));
 pub(super) static HOLD: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("hold.lua")));
+pub(super) static REPLACE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("replace.lua")));
 pub(super) static RATE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("rate.lua")));
 pub(super) static TIME: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("time.lua")));
 

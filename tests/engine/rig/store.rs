@@ -209,9 +209,9 @@ impl Store for FrailStore {
         self.through(Step::Hold, |store| async move { store.take(&name, pace).await }).await
     }
 
-    async fn release(&self, name: &str) -> Result<(), StoreError> {
+    async fn replace_hold(&self, name: &str, known: Timestamp, until: Option<Timestamp>) -> Result<(), StoreError> {
         let name = name.to_owned();
-        self.through(Step::Hold, |store| async move { store.release(&name).await }).await
+        self.through(Step::Hold, |store| async move { store.replace_hold(&name, known, until).await }).await
     }
 
     async fn held(&self) -> Result<Vec<(String, Timestamp)>, StoreError> {

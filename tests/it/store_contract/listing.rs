@@ -130,9 +130,12 @@ pub async fn a_name_is_held_for_the_longest_time_that_was_said(store: &dyn Store
     let until =
         HashMap::from([("http://a *".to_owned(), now.after(minute)), ("http://b *".to_owned(), now.after(minute * 2))]);
     assert_eq!(held(store).await, until);
-    store.release("http://b *").await.unwrap();
-    store.release("nobody").await.unwrap();
+    store.replace_hold("http://a *", now.after(minute / 2), None).await.unwrap();
+    store.replace_hold("http://b *", now.after(minute * 2), None).await.unwrap();
+    store.replace_hold("nobody", now, Some(now.after(minute))).await.unwrap();
     assert_eq!(held(store).await, HashMap::from([("http://a *".to_owned(), now.after(minute))]));
+    store.replace_hold("http://a *", now.after(minute), Some(now.after(minute / 2))).await.unwrap();
+    assert_eq!(held(store).await, HashMap::from([("http://a *".to_owned(), now.after(minute / 2))]));
 }
 
 pub async fn of_many_who_want_a_name_one_gets_it(store: &dyn Store) {
@@ -141,7 +144,7 @@ pub async fn of_many_who_want_a_name_one_gets_it(store: &dyn Store) {
     let tries: Vec<_> = tries.into_iter().map(Result::unwrap).collect();
     assert_eq!(tries.iter().filter(|held| held.is_none()).count(), 1);
     assert!(tries.into_iter().flatten().all(|held| held == until));
-    store.release("canary").await.unwrap();
+    store.replace_hold("canary", until, None).await.unwrap();
     assert_eq!(store.hold_if_over("canary", until).await.unwrap(), None);
 }
 
