@@ -33,11 +33,13 @@ pub(super) struct Named {
 #[derive(Debug, Default)]
 pub(super) struct Group {
     pub(super) open: u64,
-    untold: Vec<Named>,
-    told: Vec<Named>,
-    oldest_untold: Option<Timestamp>,
+    foremost: BTreeMap<Rank, Named>,
     last_alert: Option<Timestamp>,
 }
+
+/// When it was told last, never before all others; then, since when it is open. A store lists the newest first, and of
+/// letters that come faster than alerts may go the oldest would never be told.
+type Rank = (Option<Timestamp>, Timestamp, String);
 
 /// All open letters by their groups.
 #[derive(Debug, Default)]
@@ -86,21 +88,14 @@ impl Group {
     fn add(&mut self, named: Named, letter: DeadLetter) {
         self.open += 1;
         self.last_alert = self.last_alert.max(letter.alerted_at);
-        let list = match letter.alerted_at {
-            Some(_) => &mut self.told,
-            None => {
-                self.oldest_untold =
-                    self.oldest_untold.map_or(Some(letter.since), |oldest| Some(oldest.min(letter.since)));
-                &mut self.untold
-            }
-        };
-        if list.len() < MOST {
-            list.push(named);
+        self.foremost.insert((letter.alerted_at, letter.since, named.id.clone()), named);
+        if self.foremost.len() > MOST {
+            self.foremost.pop_last();
         }
     }
 
     fn due(&self, rules: &Alerts) -> Option<Timestamp> {
-        match (self.oldest_untold, self.last_alert) {
+        match (self.oldest_untold(), self.last_alert) {
             (Some(oldest), None) => Some(oldest.after(rules.group_wait)),
             (Some(oldest), Some(last)) => Some(oldest.after(rules.group_wait).max(last.after(rules.group_wait * CALM))),
             (None, Some(last)) => Some(last.after(rules.repeat_interval)),
@@ -110,12 +105,17 @@ impl Group {
 
     /// Whether all of it was told before.
     pub(super) fn is_repeat(&self) -> bool {
-        self.oldest_untold.is_none()
+        self.oldest_untold().is_none()
     }
 
-    /// Those that an alert names: the ones that were in none first.
+    fn oldest_untold(&self) -> Option<Timestamp> {
+        let ((told, since, _), _) = self.foremost.first_key_value()?;
+        told.is_none().then_some(*since)
+    }
+
+    /// Those that an alert names: the ones that were in none first, the oldest before the others.
     pub(super) fn named(self) -> Vec<Named> {
-        self.untold.into_iter().chain(self.told).take(MOST).collect()
+        self.foremost.into_values().collect()
     }
 }
 
@@ -166,13 +166,23 @@ mod tests {
 
     #[test]
     fn what_was_in_no_alert_comes_first() {
-        let mut letters = vec![(1, Some(50)); MOST];
+        let mut letters: Vec<_> = (10..10 + MOST as u64).map(|since| (since, Some(5_000))).collect();
         letters.extend([(2, None), (3, None)]);
         let crowded = group(&letters);
         assert_eq!((crowded.open, crowded.is_repeat()), (MOST as u64 + 2, false));
         let named = crowded.named();
-        assert_eq!((named.len(), named[0].id.as_str(), named[2].id.as_str()), (MOST, "op_2", "op_1"));
+        assert_eq!((named.len(), named[0].id.as_str(), named[2].id.as_str()), (MOST, "op_2", "op_10"));
         assert!(group(&[(1, Some(2))]).is_repeat());
+    }
+
+    #[test]
+    fn of_too_many_the_oldest_are_told() {
+        let newest_first = || (0..MOST as u64 + 500).rev();
+        let named = |letters: Vec<_>| group(&letters).named().into_iter().map(|letter| letter.since.0);
+        let untold = named(newest_first().map(|since| (since, None)).collect());
+        assert!(untold.eq(0..MOST as u64));
+        let told = named(newest_first().map(|since| (since, Some(9_000 - since))).collect());
+        assert!(told.eq(newest_first().take(MOST)), "those that were told least lately");
     }
 
     #[test]
