@@ -117,7 +117,7 @@ impl Proxy {
             Some(Ok(Question::Operation { id, wait })) => self.engine.look_up(scope, id, wait).await,
             Some(Ok(Question::Receipt { id, wait })) => {
                 return match self.engine.receipt(scope, id, wait).await {
-                    Ok(answer) => respond::answer(answer, &head.method),
+                    Ok(answer) => respond::receipt(answer, &head.method),
                     Err(problem) => refuse(problem),
                 };
             }

@@ -63,6 +63,25 @@ pub fn answer(answer: Answer, method: &Method) -> Response<ResponseBody> {
     }
 }
 
+/// The answer of a call at an address of the gateway's own, where each caller finds what is his. What the service says of
+/// caches is of its own address, and a cache in front of the gateway would give this one to anybody.
+pub fn receipt(answered: Answer, method: &Method) -> Response<ResponseBody> {
+    let mut response = answer(answered, method);
+    let headers = response.headers_mut();
+    let names: Vec<HeaderName> = headers.keys().filter(|name| speaks_to_caches(name)).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Some caches go by a line of their own, and not by `Cache-Control` then (RFC 9213).
+fn speaks_to_caches(name: &HeaderName) -> bool {
+    let text = name.as_str();
+    text.ends_with("cache-control") || matches!(text, "expires" | "pragma" | "surrogate-control" | "x-accel-expires")
+}
+
 /// The call is being made: where its answer can be asked for.
 fn accepted(marks: &Marks) -> Response<ResponseBody> {
     let told = Accepted::of(marks);

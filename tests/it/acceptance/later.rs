@@ -47,7 +47,9 @@ fn receipt(gateway: &Gateway, accepted: &Answer) -> Answer {
 
 fn an_answer_is_fetched_where_the_caller_was_told_to_ask(ground: Ground) {
     let upstream = ScriptedUpstream::start();
-    upstream.then(Step::Held(Reply::charge(1)));
+    let kept_by_caches =
+        Reply::charge(1).line("Cache-Control: public, max-age=3600").line("CDN-Cache-Control: max-age=60");
+    upstream.then(Step::Held(kept_by_caches));
     let gateway = settings(&upstream).start(&ground);
 
     let told = accepted(&gateway, "k-1");
@@ -59,7 +61,9 @@ fn an_answer_is_fetched_where_the_caller_was_told_to_ask(ground: Ground) {
 
     let fetched = receipt(&gateway, &told).expect(201);
     assert_eq!((fetched.is_replay(), fetched.operation()), (true, told.operation()));
-    assert_eq!(gateway.charge("k-1").send().expect(201).body, fetched.body);
+    assert_eq!((fetched.lines("Cache-Control"), fetched.header("CDN-Cache-Control")), (vec!["no-store"], None));
+    let replayed = gateway.charge("k-1").send().expect(201);
+    assert_eq!((&replayed.body, replayed.header("CDN-Cache-Control")), (&fetched.body, Some("max-age=60")));
     assert_eq!(upstream.only().header("Prefer"), None, "it was said to the gateway");
 }
 
