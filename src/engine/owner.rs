@@ -18,8 +18,9 @@ use crate::operation::transition::{Change, Ended, IllegalTransition, LateAnswer,
 use crate::operation::{EventKind, Operation, WriteId};
 use crate::store::{Found, Store, StoreError, Written};
 
-/// An ambiguous write of ours may have been applied; we take the record as it is and try again, but not for ever.
-const ADOPTIONS: usize = 3;
+/// An ambiguous write of ours may have been applied, or a note of an alert; we take the record as it is and try again, but
+/// not for ever.
+pub(super) const ADOPTIONS: usize = 3;
 /// Of a lease that is too short before a send. A store that is slow once may be fast the next time.
 const RENEWALS: usize = 3;
 
@@ -91,11 +92,13 @@ impl Owner {
         let sender = self.operation.sender;
         let owner = sender.map_or(self.operation.fence.owner, |sender| sender.owner);
         let mut written = self.try_write(&transition).await;
-        if let Err(WriteError::Fenced(found)) = &written
-            && sender.is_some_and(|sender| found.operation.takes_evidence_of(sender))
-        {
-            self.operation = found.operation.clone();
-            written = Box::pin(self.try_write(&transition)).await;
+        for _ in 0..ADOPTIONS {
+            if let Err(WriteError::Fenced(found)) = &written
+                && sender.is_some_and(|sender| found.operation.takes_evidence_of(sender))
+            {
+                self.operation = found.operation.clone();
+                written = Box::pin(self.try_write(&transition)).await;
+            }
         }
         if let Err(WriteError::Fenced(found)) = &written {
             self.count_refusal(found);
@@ -119,12 +122,14 @@ impl Owner {
         let ended = Ended { may_have_run: ended.may_have_run || self.operation.may_have_run, ..ended };
         let mut written =
             self.try_write(|operation, step| operation.end(ended, next, keep, Step { write, ..step })).await;
-        if let Err(WriteError::Fenced(found)) = &written
-            && !ended.may_have_run
-            && found.operation.is_unknown_of(self.operation.fence.owner)
-        {
-            let unknown = found.operation.clone();
-            written = Box::pin(self.retract(unknown, ended, keep, write)).await;
+        for _ in 0..ADOPTIONS {
+            if let Err(WriteError::Fenced(found)) = &written
+                && !ended.may_have_run
+                && found.operation.is_unknown_of(self.operation.fence.owner)
+            {
+                let unknown = found.operation.clone();
+                written = Box::pin(self.retract(unknown, ended, keep, write)).await;
+            }
         }
         if let Err(WriteError::Fenced(found)) = &written {
             self.count_refusal(found);

@@ -11,15 +11,16 @@ use crate::engine::Engine;
 use crate::engine::call::{resend_rule, retention};
 use crate::engine::flight::{Pilot, Seat};
 use crate::engine::gates::{Entrant, Permit, whom};
+use crate::engine::owner::ADOPTIONS;
 use crate::engine::problem::{Code, Problem};
 use crate::engine::recover::{Alone, method};
 use crate::engine::refusal;
 use crate::operation::admission::Repeat;
 use crate::operation::dead_letter::Next;
-use crate::operation::transition::Opening;
+use crate::operation::transition::{Change, IllegalTransition, Opening};
 use crate::operation::{Operation, OperationId, StateName, StoredRequest};
 use crate::retry::decide::LEAST_TRY;
-use crate::store::Written;
+use crate::store::{StoreError, Written};
 
 const NOT_KEPT: &str = "The request of its first call is not stored any more, so there is nothing to send. The call has to be \
                         made again by its caller, with the same key.";
@@ -65,22 +66,26 @@ impl Engine {
         let deadline = since + route.retry.deadline;
         let rule = resend_rule(&route, &method(&request), &operation.identity);
         let opening = Opening::of(rule.repeat);
-        let change = operation.claim_again(self.ownership(&route, deadline, operation.accepted), opening, self.step());
-        let change = change.map_err(|error| conflict(error.to_string()))?;
-        match self.store.write(&change).await {
+        let claim = |operation: &Operation| {
+            operation.claim_again(self.ownership(&route, deadline, operation.accepted), opening, self.step())
+        };
+        let written = self.write_word(operation, claim).await;
+        let (change, written) = written.map_err(|error| conflict(error.to_string()))?;
+        match written {
             Ok(Written::Applied) => {}
             Ok(Written::Refused(found)) => {
                 may_be_redriven(&found.operation)?;
-                return Err(conflict("Somebody else has just made the call, and it did not run."));
+                return Err(conflict("Somebody else has just seen to it, and the call did not run: look at it again."));
             }
             Ok(Written::Gone) => return Err(gone()),
             Err(error) => {
-                let keep = retention(&route, rule.repeat, &operation.identity, operation.accepted);
+                let Operation { identity, accepted, .. } = &change.operation;
+                let keep = retention(&route, rule.repeat, identity, *accepted);
                 self.withdraw((keep, Next::Person), change, &error);
                 return Err(refusal::store_problem(&error));
             }
         }
-        tracing::info!(operation = %operation.id, route = %route.name, "redriven by an operator");
+        tracing::info!(operation = %change.operation.id, route = %route.name, "redriven by an operator");
         let begun = change.operation.clone();
         let (owner, permit) = (self.owner(change.operation, since), Some(permit));
         self.run_alone(Alone { pilot, owner, route, request, deadline, room, permit });
@@ -117,16 +122,41 @@ impl Engine {
             Some(route) => retention(route, Repeat::Unsafe, &operation.identity, operation.accepted),
             None => self.default_retention(),
         };
-        let Ok(change) = operation.abandon(keep, self.step()) else {
-            return Err(conflict(format!("It is {}: there is nothing to give up.", operation.state.name())));
+        let was = operation.state.name();
+        let written = self.write_word(operation, |operation| operation.abandon(keep, self.step())).await;
+        let Ok((change, written)) = written else {
+            return Err(conflict(format!("It is {was}: there is nothing to give up.")));
         };
-        match self.store.write(&change).await.map_err(|error| refusal::store_problem(&error))? {
+        match written.map_err(|error| refusal::store_problem(&error))? {
             Written::Applied => {
-                tracing::info!(operation = %id, was = %operation.state.name(), "given up by an operator");
+                tracing::info!(operation = %id, %was, "given up by an operator");
                 Ok(change.operation)
+            }
+            Written::Refused(found) if found.operation.state.name() == was => {
+                Err(conflict("It has changed just now: look at it again."))
             }
             Written::Refused(found) => Err(conflict(format!("It is {} by now.", found.operation.state.name()))),
             Written::Gone => Err(gone()),
+        }
+    }
+
+    /// Writes a person's word, and gives back what was asked of the store. That an alert has been noted meanwhile is no
+    /// answer to it.
+    async fn write_word(
+        &self,
+        mut operation: Operation,
+        change: impl Fn(&Operation) -> Result<Change, IllegalTransition>,
+    ) -> Result<(Change, Result<Written, StoreError>), IllegalTransition> {
+        let mut left = ADOPTIONS;
+        loop {
+            let change = change(&operation)?;
+            left -= 1;
+            match self.store.write(&change).await {
+                Ok(Written::Refused(found)) if left > 0 && operation.is_still(&found.operation) => {
+                    operation = found.operation;
+                }
+                written => return Ok((change, written)),
+            }
         }
     }
 

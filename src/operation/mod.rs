@@ -233,6 +233,12 @@ impl Operation {
         if stored.fence.revision < self.fence.revision { Self { fence: stored.fence, ..self } } else { stored }
     }
 
+    /// Whether `stored` is this record, with no more than a note of an alert since: every other step has an event.
+    pub fn is_still(&self, stored: &Self) -> bool {
+        let of = |operation: &Self| (operation.fence.token, operation.events, operation.state.name());
+        of(self) == of(stored)
+    }
+
     /// Whether the write by which the present owner got it has counted an attempt that is still to be made.
     pub fn opened_with_send(&self) -> bool {
         self.state.name() == StateName::Sent && self.sender.is_some_and(|sender| sender.owner == self.fence.owner)

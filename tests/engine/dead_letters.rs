@@ -259,6 +259,18 @@ async fn a_redrive_that_the_store_may_have_heard_is_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_alert_stands_in_no_operators_way() {
+    let gateway = after(Act::Refuses, UNSAFE).await;
+    gateway.store.alerts_before(rig::Step::To(S::Claimed), 2);
+    gateway.engine.redrive(id("k")).await.unwrap();
+    gateway.has_become("k", S::Succeeded).await;
+
+    let gateway = after(Act::Closes, UNSAFE).await;
+    gateway.store.alerts_before(rig::Step::To(S::Abandoned), 2);
+    assert_eq!(gateway.engine.abandon(id("k")).await.unwrap().state, State::Abandoned);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_cannot_be_redriven_says_why() {
     let not_kept = Setup { route: "payload = { store_request = false }", ..WITH_KEY };
     for (act, setup, ask, why) in [

@@ -72,6 +72,23 @@ async fn a_refusal_that_comes_late_ends_the_unknown_of_its_own_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_alert_of_the_unknown_keeps_its_evidence_from_nobody() {
+    for (act, state) in [(answers(200), S::Succeeded), (answers(429), S::NotExecuted)] {
+        let (owner, other) = parted(vec![act.after(secs(20)).into()], UNSAFE).await;
+        let caller = owner.caller(Ask::keyed("k"));
+        owner.upstream.has_seen(1).await;
+        owner.store.goes_away();
+        other.has_become("k", S::Unknown).await;
+
+        owner.at(secs(10)).await;
+        owner.store.comes_back();
+        owner.store.alerts_before(Step::To(state), 2);
+        caller.await.unwrap();
+        assert_eq!(owner.states("k").await, [S::Claimed, S::Sent, S::Unknown, state]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_never_went_out_is_no_unknown_though_its_owner_stood_still() {
     let (owner, other) = parted(vec![], UNSAFE).await;
     owner.store.fails(Step::To(S::Sent), Fault::SlowReply(secs(5)), 1);

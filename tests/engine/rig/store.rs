@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use oncegate::clock::Timestamp;
-use oncegate::operation::transition::Change;
-use oncegate::operation::{Event, EventKind, OperationId, Receipt, Scope, StateName, StoredRequest};
+use oncegate::operation::transition::{self, Change};
+use oncegate::operation::{Event, EventKind, OperationId, Receipt, Scope, StateName, StoredRequest, WriteId};
 use oncegate::store::memory::MemoryStore;
 use oncegate::store::{Claimed, Found, History, Pace, Page, Store, StoreError, Written};
 use tokio::time::sleep;
@@ -49,14 +49,15 @@ pub struct FrailStore {
     shared: Arc<MemoryStore>,
     faults: Mutex<Vec<(Step, Fault)>>,
     forgotten: Mutex<Vec<Step>>,
+    alerted: Mutex<Vec<Step>>,
     away: AtomicBool,
     steps: Mutex<Vec<Step>>,
 }
 
 impl FrailStore {
     pub fn over(shared: Arc<MemoryStore>) -> Self {
-        let (faults, forgotten, steps) = Default::default();
-        Self { shared, faults, forgotten, away: AtomicBool::new(false), steps }
+        let (faults, forgotten, alerted, steps) = Default::default();
+        Self { shared, faults, forgotten, alerted, away: AtomicBool::new(false), steps }
     }
 
     /// The next `times` steps of this kind meet the fault.
@@ -67,6 +68,19 @@ impl FrailStore {
     /// The next write of this kind is acknowledged, and gone with the server that took it.
     pub fn forgets(&self, step: Step) {
         self.forgotten.lock().unwrap().push(step);
+    }
+
+    /// Right before each of the next `times` writes of this kind it is noted that an alert has named the operation.
+    pub fn alerts_before(&self, step: Step, times: usize) {
+        self.alerted.lock().unwrap().extend(std::iter::repeat_n(step, times));
+    }
+
+    async fn note_alert(&self, id: OperationId) {
+        let operation = self.shared.read(id).await.unwrap().unwrap().operation;
+        let (since, now) = (operation.dead_letter().unwrap().since, self.now());
+        let write = WriteId(u128::from(operation.fence.revision).to_be_bytes());
+        let change = operation.alerted(since, now, transition::Step { now, write }).unwrap();
+        assert_eq!(self.shared.write(&change).await.unwrap(), Written::Applied);
     }
 
     /// From now on this gateway does not reach it.
@@ -150,6 +164,10 @@ impl Store for FrailStore {
         let (change, step) = (change.clone(), step_of(change));
         if self.forgotten.lock().unwrap().pop_if(|forgotten| *forgotten == step).is_some() {
             return Ok(Written::Applied);
+        }
+        let alerted = self.alerted.lock().unwrap().pop_if(|alerted| *alerted == step);
+        if alerted.is_some() {
+            self.note_alert(change.operation.id).await;
         }
         self.through(step, |store| async move { store.write(&change).await }).await
     }
