@@ -107,6 +107,21 @@ async fn a_file_with_another_index_of_the_unfinished_counts_the_same() {
     assert_eq!(store.count_open(&Scope::none()).await.unwrap(), 3);
 }
 
+/// Which writes every column but that of dead letters.
+#[tokio::test]
+async fn letters_that_an_older_version_wrote_over_are_put_right() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.db");
+    let store = open_file(&path).unwrap();
+    let opened = put_unknown(&store, claim(&store, "opened")).await;
+    put_settled(&store, "closed", KEPT_LONG).await;
+    drop(store);
+    let older = "UPDATE operations SET dead = CASE WHEN open IS NULL THEN 1 END";
+    Connection::open(&path).unwrap().execute_batch(older).unwrap();
+    let store = open_file(&path).unwrap();
+    assert_eq!(store.dead_letters(None, 10).await.unwrap().operations, [opened]);
+}
+
 #[tokio::test]
 async fn it_says_what_it_has_taken_of_its_disk() {
     let directory = tempfile::tempdir().unwrap();

@@ -122,6 +122,7 @@ pub(super) fn list(connection: &Connection, before: u64, limit: usize, now: Time
     listed(connection, newest, before, limit, now)
 }
 
+/// A version without dead letters closes none.
 pub(super) fn dead_letters(
     connection: &Connection,
     before: u64,
@@ -131,7 +132,9 @@ pub(super) fn dead_letters(
     let newest = "SELECT serial, id, record FROM operations INDEXED BY operations_dead
          WHERE dead IS NOT NULL AND serial < :before AND (expires IS NULL OR expires > :now)
          ORDER BY serial DESC LIMIT :limit";
-    listed(connection, newest, before, limit, now)
+    let mut page = listed(connection, newest, before, limit, now)?;
+    page.operations.retain(|operation| operation.dead_letter().is_some());
+    Ok(page)
 }
 
 fn listed(connection: &Connection, newest: &str, before: u64, limit: usize, now: Timestamp) -> Result<Page, Failure> {

@@ -63,6 +63,10 @@ const NOTE_DEAD: &str = "
     ALTER TABLE operations ADD COLUMN dead INTEGER;
     CREATE INDEX operations_dead ON operations (serial) WHERE dead IS NOT NULL;
 ";
+const EVER_UNKNOWN: &str = "SELECT serial, record FROM operations WHERE due IS NULL AND expires IS NULL";
+/// A version that does not know the column goes on working with the file. By an index, for this is asked at each start.
+const UNKNOWN_SINCE: &str =
+    "SELECT serial, record FROM operations WHERE open IS NOT NULL AND due IS NULL AND dead IS NULL";
 
 /// Why the file's content cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -185,11 +189,11 @@ fn add_columns(connection: &Connection) -> rusqlite::Result<()> {
     if !has_column(connection, "open")? {
         connection.execute_batch(COUNT_OPEN)?;
     }
-    if !has_column(connection, "dead")? {
-        connection.execute_batch(NOTE_DEAD)?;
-        steps::note_dead(connection)?;
+    if has_column(connection, "dead")? {
+        return steps::note_dead(connection, UNKNOWN_SINCE);
     }
-    Ok(())
+    connection.execute_batch(NOTE_DEAD)?;
+    steps::note_dead(connection, EVER_UNKNOWN)
 }
 
 fn has_column(connection: &Connection, name: &str) -> rusqlite::Result<bool> {

@@ -108,10 +108,10 @@ pub(super) fn end_leases(connection: &Connection, now: Timestamp) -> rusqlite::R
     transaction.commit()
 }
 
-/// Puts the dead letters of an older version into the index. Records that this version cannot read stay as they are.
-pub(super) fn note_dead(connection: &Connection) -> rusqlite::Result<()> {
-    let mut select =
-        connection.prepare("SELECT serial, record FROM operations WHERE due IS NULL AND expires IS NULL")?;
+/// Puts those that `select` finds into the index of dead letters, where they are some. Records that this version cannot
+/// read stay as they are.
+pub(super) fn note_dead(connection: &Connection, select: &str) -> rusqlite::Result<()> {
+    let mut select = connection.prepare(select)?;
     let rows = select.query_map([], stored)?.collect::<Result<Vec<_>, _>>()?;
     let is_dead = |bytes: &[u8]| record::decode(bytes).is_ok_and(|operation| operation.dead_letter().is_some());
     for (serial, _) in rows.iter().filter(|(_, bytes)| is_dead(bytes)) {

@@ -457,12 +457,15 @@ impl Store for RedisStore {
     }
 
     async fn list(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
-        self.page(Index::Creation, cursor, limit).await
+        self.page(Index::Creation, cursor, limit).await.map(|(page, _)| page)
     }
 
-    /// A version without dead letters closes none, and a record may have run out a moment ago.
+    /// A version without dead letters closes none, and takes what ran out of no index of them.
     async fn dead_letters(&self, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
-        let mut page = self.page(Index::Dead, cursor, limit).await?;
+        let (mut page, gone) = self.page(Index::Dead, cursor, limit).await?;
+        if let Err(error) = self.forget(gone).await {
+            tracing::debug!(%error, "the index of dead letters keeps some that are gone");
+        }
         page.operations.retain(|operation| operation.dead_letter().is_some());
         Ok(page)
     }

@@ -64,8 +64,14 @@ impl RedisStore {
         Ok(gone)
     }
 
-    /// What an index has of operations by creation, newest first. A page may be short of `limit` and still have a next one.
-    pub(super) async fn page(&self, index: Index, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
+    /// What an index has of operations by creation, newest first, and those in it whose records are gone. A page may be short
+    /// of `limit` and still have a next one.
+    pub(super) async fn page(
+        &self,
+        index: Index,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<(Page, Vec<OperationId>), StoreError> {
         let deadline = self.connection.deadline();
         let before = cursor.map(parse_cursor).transpose()?;
         let share = limit.min(limit / 8 + SLACK) + SLACK;
@@ -80,7 +86,17 @@ impl RedisStore {
         let more = horizon.is_some() || places.len() > limit;
         places.truncate(limit);
         let next = places.last().filter(|_| more).map(Place::to_cursor);
-        Ok(Page { next, ..self.records_at(&places, deadline).await? })
+        let (page, gone) = self.records_at(&places, deadline).await?;
+        Ok((Page { next, ..page }, gone))
+    }
+
+    /// Takes operations whose records are gone out of the indexes.
+    pub(super) async fn forget(&self, mut gone: Vec<OperationId>) -> Result<(), StoreError> {
+        gone.sort_unstable_by_key(|id| id.bucket());
+        for ids in gone.chunk_by(|one, other| one.bucket() == other.bucket()) {
+            self.drop_from_indexes(ids, self.connection.deadline()).await?;
+        }
+        Ok(())
     }
 
     /// Unfinished operations of a scope, over all buckets.
@@ -200,28 +216,29 @@ impl RedisStore {
         self.connection.ask(deadline, &Request::Many(commands), |reply| all_places(&reply)).await
     }
 
-    /// Records that are gone by now are left out.
-    async fn records_at(&self, places: &[Place], deadline: Instant) -> Result<Page, StoreError> {
+    /// Records that are gone by now stand beside the page.
+    async fn records_at(&self, places: &[Place], deadline: Instant) -> Result<(Page, Vec<OperationId>), StoreError> {
         let ids: Vec<OperationId> = places.iter().filter_map(|place| place.id.parse().ok()).collect();
         if ids.is_empty() {
-            return Ok(Page::default());
+            return Ok((Page::default(), Vec::new()));
         }
         let mut commands = Pipeline::with_capacity(ids.len());
         for id in &ids {
             commands.cmd("GET").arg(self.keys.of(*id).part(Part::Record));
         }
         let read = |reply: Value| {
-            let mut page = Page::default();
+            let (mut page, mut gone) = (Page::default(), Vec::new());
             for (id, stored) in ids.iter().zip(replies::list(&reply)?) {
-                if let Some(stored) = replies::bulk_or_nil(stored)? {
-                    page.add(*id, record::decode_of(*id, stored));
+                match replies::bulk_or_nil(stored)? {
+                    Some(stored) => page.add(*id, record::decode_of(*id, stored)),
+                    None => gone.push(*id),
                 }
             }
-            Ok(page)
+            Ok((page, gone))
         };
-        let mut page: Page = self.connection.ask(deadline, &Request::Many(commands), read).await?;
+        let (mut page, gone) = self.connection.ask(deadline, &Request::Many(commands), read).await?;
         page.operations.retain(|operation| !self.is_over(operation));
-        Ok(page)
+        Ok((page, gone))
     }
 
     /// One range of the schedule of every bucket. Commands and no script: a script would hold up the claims meanwhile.

@@ -95,10 +95,27 @@ async fn purging_leaves_nothing() {
     let stored = count() - empty;
     let left: HashSet<String> = keys(&server).into_iter().filter(|key| !key.contains("turn")).collect();
     assert_eq!(stored, left.len() + 1, "with the turn of the purge");
-    let index = |letter| format!("oncegate:{{shop:{:02x}}}:{letter}", running.id.bucket());
-    let indexes = ["l", "o", "c"].map(index);
+    let indexes = ["l", "o", "c"].map(|letter| index_of(letter, running.id));
     let expected = ["r", "q", "e"].map(|part| key_of(part, running.id)).into_iter().chain(indexes);
     assert_eq!(left, expected.collect());
+}
+
+/// An older version takes what ran out of the indexes that it knows.
+#[tokio::test]
+async fn letters_that_are_gone_leave_their_index() {
+    let server = RedisServer::start();
+    let store = open(&server.url(), PATIENT).await;
+    let kept = put_not_executed(&store, "kept", Next::Person).await;
+    for number in 0..5 {
+        let gone = put_not_executed(&store, &format!("gone-{number}"), Next::Person).await.id;
+        say::<()>(&server, &["DEL", &key_of("r", gone)]);
+        for letter in ["l", "o"] {
+            say::<()>(&server, &["ZREM", &index_of(letter, gone), &gone.to_string()]);
+        }
+    }
+    assert_eq!(store.dead_letters(None, 10).await.unwrap().operations, [kept]);
+    let indexes = keys(&server).into_iter().filter(|key| key.ends_with("}:d"));
+    assert_eq!(indexes.map(|key| say::<usize>(&server, &["ZCARD", &key])).sum::<usize>(), 1);
 }
 
 #[tokio::test]
@@ -218,6 +235,10 @@ fn keys(server: &RedisServer) -> Vec<String> {
 
 pub fn key_of(part: &str, id: OperationId) -> String {
     format!("oncegate:{{shop:{:02x}}}:{part}:{id}", id.bucket())
+}
+
+fn index_of(letter: &str, id: OperationId) -> String {
+    format!("oncegate:{{shop:{:02x}}}:{letter}", id.bucket())
 }
 
 /// `None` for a key that stays, and for one that is not there.
