@@ -66,6 +66,9 @@ enum Trouble {
     Delivery(#[from] DeliveryError),
     #[error("the alert has no stored form")]
     Unencodable(#[from] serde_json::Error),
+    /// Whatever this one was about is the other's to do.
+    #[error("another gateway has the turn")]
+    NotOurTurn,
 }
 
 impl Desk {
@@ -79,6 +82,11 @@ impl Desk {
             }
             Ok(false) => EVERY.max(since.elapsed() * PARTS),
             Err(Trouble::Delivery(error)) => self.failed(&error),
+            Err(Trouble::NotOurTurn) => {
+                self.failures = 0;
+                self.engine.shared().status.warn("alerts", Vec::new());
+                EVERY
+            }
             Err(trouble) => {
                 tracing::debug!(error = &trouble as &dyn std::error::Error, "alerts wait for the store");
                 EVERY
@@ -87,16 +95,22 @@ impl Desk {
     }
 
     async fn next_alert(&mut self) -> Result<bool, Trouble> {
-        if !self.engine.store().take_turn("alerts", TURN).await? {
-            return Ok(false);
-        }
+        self.take_turn().await?;
         let Some(alert) = self.outgoing().await? else { return Ok(false) };
         self.send(&alert).await?;
         for letter in &alert.letters {
+            self.take_turn().await?;
             self.note_told(letter).await?;
         }
         self.put(None).await?;
         Ok(true)
+    }
+
+    /// Before each step but those that only read: many of them take longer than a turn, and whoever has the next one may
+    /// have stored another alert by then.
+    async fn take_turn(&self) -> Result<(), Trouble> {
+        let is_ours = self.engine.store().take_turn("alerts", TURN).await?;
+        if is_ours { Ok(()) } else { Err(Trouble::NotOurTurn) }
     }
 
     /// The alert that is on its way, or a new one if a group is due, which is stored first.
@@ -130,6 +144,7 @@ impl Desk {
     }
 
     async fn put(&self, alert: Option<&Alert>) -> Result<(), Trouble> {
+        self.take_turn().await?;
         let stored = alert.map(serde_json::to_string).transpose()?.unwrap_or_default();
         self.engine.store().remember(OUTBOX, &stored, None).await?;
         Ok(())

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "what the rig cannot do is the end of a test")]
 #![expect(unreachable_pub, reason = "nobody imports from a test binary")]
 
+mod alerts;
 mod bounds;
 mod dead_letters;
 mod earlier;

@@ -1,6 +1,6 @@
 //! A gateway's view of the store that all share: it counts the steps, and loses those that it is told to lose.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -51,13 +51,15 @@ pub struct FrailStore {
     forgotten: Mutex<Vec<Step>>,
     alerted: Mutex<Vec<Step>>,
     away: AtomicBool,
+    turns: AtomicUsize,
     steps: Mutex<Vec<Step>>,
 }
 
 impl FrailStore {
     pub fn over(shared: Arc<MemoryStore>) -> Self {
         let (faults, forgotten, alerted, steps) = Default::default();
-        Self { shared, faults, forgotten, alerted, away: AtomicBool::new(false), steps }
+        let (away, turns) = (AtomicBool::new(false), AtomicUsize::new(usize::MAX));
+        Self { shared, faults, forgotten, alerted, away, turns, steps }
     }
 
     /// The next `times` steps of this kind meet the fault.
@@ -81,6 +83,11 @@ impl FrailStore {
         let write = WriteId(u128::from(operation.fence.revision).to_be_bytes());
         let change = operation.alerted(since, now, transition::Step { now, write }).unwrap();
         assert_eq!(self.shared.write(&change).await.unwrap(), Written::Applied);
+    }
+
+    /// It is the turn of this gateway so many times more, then that of another one.
+    pub fn has_turns(&self, left: usize) {
+        self.turns.store(left, Ordering::Relaxed);
     }
 
     /// From now on this gateway does not reach it.
@@ -239,6 +246,11 @@ impl Store for FrailStore {
     async fn recall(&self, name: &str) -> Result<Option<String>, StoreError> {
         let name = name.to_owned();
         self.through(Step::Look, |store| async move { store.recall(&name).await }).await
+    }
+
+    async fn take_turn(&self, _: &str, _: Duration) -> Result<bool, StoreError> {
+        let one_less = |left: usize| left.checked_sub(1);
+        Ok(self.turns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok())
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
