@@ -6,7 +6,7 @@ use crate::operation::admission::Repeat;
 
 use super::explain::Shown;
 use super::moves::moves;
-use super::{Callers, Config, OnChangedPayload, Route, Upstream};
+use super::{Callers, Config, OnChangedPayload, Route, Server, ServerTls, Upstream};
 
 /// The fingerprint's version is part of the rules: another one compares other values.
 const FINGERPRINT_VERSION: &str = "1";
@@ -15,8 +15,8 @@ const FINGERPRINT_VERSION: &str = "1";
 pub const ON_CHANGED_PAYLOAD: &str = "key.on_changed_payload";
 
 /// First bytes of the SHA-256 over the canonical text of a route's identity rules.
-pub(super) fn digest(route: &Route, callers: &Callers) -> [u8; 8] {
-    digest_of(&rules(route, callers))
+pub(super) fn digest(route: &Route, scope: &str) -> [u8; 8] {
+    digest_of(&rules(route, scope))
 }
 
 /// First bytes of the SHA-256 over where a call goes, as whom, and under which name its key. Credentials are left out: they
@@ -60,13 +60,14 @@ impl Config {
     /// Every change between two configurations in how calls are named.
     pub fn changes_of_identity(old: &Self, new: &Self) -> IdentityChanges {
         let mut changes = IdentityChanges::default();
+        let [old_scope, new_scope] = [old, new].map(|config| scope(&config.callers, &config.server));
         for before in &old.routes.0 {
             let name = &before.name;
             let Some(after) = new.routes.named(name) else {
                 changes.new_keys.push(format!("route {name}: gone; under another name its calls get new keys"));
                 continue;
             };
-            let pairs = rules(before, &old.callers).into_iter().zip(rules(after, &new.callers));
+            let pairs = rules(before, &old_scope).into_iter().zip(rules(after, &new_scope));
             for ((key, was), (_, is)) in pairs.filter(|((_, before), (_, after))| before != after) {
                 let kind = if key == ON_CHANGED_PAYLOAD { &mut changes.still_found } else { &mut changes.new_keys };
                 kind.push(format!("route {name}: {key} was {was}, is {is}"));
@@ -83,13 +84,13 @@ impl Config {
 
     /// What names a call on `route`, by the names of the file.
     pub fn identity_rules(&self, route: &Route) -> Vec<(&'static str, String)> {
-        rules(route, &self.callers)
+        rules(route, &scope(&self.callers, &self.server))
     }
 
     /// Digests of all rules under which keys were made that the present ones find.
     pub fn rules_of_found_keys(&self, route: &Route) -> [[u8; 8]; 3] {
         ["run", "reject", "by method"].map(|word| {
-            let mut rules = rules(route, &self.callers);
+            let mut rules = self.identity_rules(route);
             for (_, rule) in rules.iter_mut().filter(|(key, _)| *key == ON_CHANGED_PAYLOAD) {
                 word.clone_into(rule);
             }
@@ -99,11 +100,11 @@ impl Config {
 }
 
 /// The rules by the names of the file, always the same ones in the same order.
-fn rules(route: &Route, callers: &Callers) -> Vec<(&'static str, String)> {
+fn rules(route: &Route, scope: &str) -> Vec<(&'static str, String)> {
     let key = &route.key;
     vec![
         ("name", route.name.clone()),
-        ("callers.scope", scope(callers)),
+        ("callers.scope", scope.to_owned()),
         ("key.client_key", key.client_key.shown()),
         ("key.header", key.header.shown()),
         ("key.session_header", key.session_header.shown()),
@@ -118,9 +119,13 @@ fn rules(route: &Route, callers: &Callers) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn scope(callers: &Callers) -> String {
+/// How callers are told apart, with what of theirs comes without being asked for in `[callers]`.
+pub(super) fn scope(callers: &Callers, server: &Server) -> String {
     match callers {
         Callers::None => "none".to_owned(),
+        Callers::Credential if server.tls.as_ref().is_some_and(ServerTls::asks_clients) => {
+            "credential with certificates".to_owned()
+        }
         Callers::Credential => "credential".to_owned(),
         Callers::Header(name) => format!("header:{name}"),
         Callers::Token(_) => "token".to_owned(),

@@ -8,7 +8,7 @@ use super::reader::{Reader, Section};
 use super::resolve::{self, Sources};
 use super::text::Environment;
 use super::tree::{self, Node, Place, Table, Value};
-use super::{Config, StoreUrl, alerts, overrides, schema, services};
+use super::{Config, StoreUrl, alerts, identity, overrides, schema, services};
 
 /// Their variables are no settings of a file.
 const WITHOUT_A_FILE: [&str; 4] = ["ONCEGATE__UPSTREAM", "ONCEGATE__PRESET", "ONCEGATE__REPEAT", "ONCEGATE__STORE"];
@@ -85,12 +85,14 @@ fn read(reader: &mut Reader<'_>, tree: &Table) -> Config {
     let server = services::server(reader, root);
     let (store, store_policy) = services::store(reader, root);
     let callers = services::callers(reader, root, &server);
+    let scope = identity::scope(&callers, &server);
     let services = services::upstreams(reader, root);
     let defaults = reader.child(root, "defaults", &schema::DEFAULTS);
     let defaults = Policy::read(reader, &defaults);
     let policies = resolve::policies(reader, root);
     let sources = Sources {
         callers: &callers,
+        scope: &scope,
         store: &store_policy,
         has_fleet: matches!(store.url, StoreUrl::Redis(_)),
         defaults: &defaults,

@@ -27,6 +27,8 @@ const MIB: u64 = 1 << 20;
 /// What routes take their values from.
 pub(super) struct Sources<'f> {
     pub(super) callers: &'f Callers,
+    /// As the rules of identity state it.
+    pub(super) scope: &'f str,
     pub(super) store: &'f Policy,
     /// Whether several gateways may use the store.
     pub(super) has_fleet: bool,
@@ -123,7 +125,7 @@ impl<'f> Entry<'f> {
         let mut layers = Layers::new(stack);
         let named = (name, matches);
         let mut route = self.route(named, &service.upstream, sources.callers, &mut layers, &mut reader.errors);
-        route.rules = identity::digest(&route, sources.callers);
+        route.rules = identity::digest(&route, sources.scope);
         route.destination = identity::destination(&route);
         if let (false, true, Some(shared)) =
             (sources.has_fleet, route.rates.shared, layers.stated(|policy| &policy.limit.shared))

@@ -103,6 +103,21 @@ fn a_scope_header_off_loopback_is_believed_of_clients_with_a_certificate() {
     assert_eq!(scoped(&format!(", client_ca = '{}'", path(&files, "ca.pem"))), "");
 }
 
+#[test]
+fn certificates_that_come_or_go_are_a_change_of_identity() {
+    let (files, cert, key) = papers();
+    let scoped = |tls: &str| {
+        let text = with_tls(&format!("cert = '{cert}', key = '{key}'{tls}"));
+        config(&format!("{text}[callers]\nscope = 'credential'\n"))
+    };
+    let (plain, asked) = (scoped(""), scoped(&format!(", client_ca = '{}'", path(&files, "ca.pem"))));
+    let told = Config::changes_of_identity(&plain, &asked).new_keys;
+    assert_eq!(told, ["route all: callers.scope was credential, is credential with certificates"]);
+    let [plain, asked] = [plain, asked].map(|config| config.routes.0[0].rules);
+    assert_ne!(plain, asked);
+    assert_eq!(plain, config(&format!("{LEAST}[callers]\nscope = 'credential'\n")).routes.0[0].rules);
+}
+
 /// The least file with more lines for its upstream, which speaks TLS.
 fn to_upstream(lines: &str) -> String {
     LEAST.replace("http://127.0.0.1:9000\"", &format!("https://pay.internal\"\n{lines}"))
