@@ -210,6 +210,19 @@ async fn a_letter_outlives_the_name_of_its_call() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_doubt_of_a_harmless_call_without_a_name_goes_by_itself() {
+    let gateway = Gateway::before(vec![Act::Closes], Setup { retry: ONE_TRY, ..Setup::HARMLESS });
+    let doubtful = gateway.ask(Ask::unnamed()).await.marks.operation.unwrap();
+    assert_eq!(gateway.ask(Ask::unnamed()).await.status, 201);
+    for (moment, letters) in [(LEAST_LIFE - secs(60), vec![doubtful]), (LEAST_LIFE + secs(60), vec![])] {
+        gateway.at(moment).await;
+        gateway.store.purge(100).await.unwrap();
+        assert_eq!(listed(&gateway).await, letters);
+        assert_eq!(gateway.engine.store().count_open(&Scope::none()).await.unwrap(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_redrive_is_one_run_with_the_same_key_and_bytes() {
     let gateway =
         Gateway::before(vec![answers(521).into(), answers(521).into(), answers(201).after(secs(1)).into()], UNSAFE);
