@@ -111,19 +111,27 @@ struct Shown<'a> {
     #[serde(flatten)]
     operation: OperationView<'a>,
     /// One sentence on what to do now.
-    next: &'static str,
+    next: String,
 }
 
-fn next(view: &View) -> &'static str {
-    match &view.operation.state {
+/// It names the address of the operation: by its key it was asked for at another one.
+fn next(view: &View) -> String {
+    let address = format!("{ADDRESS}{}", view.operation.id);
+    let said = match &view.operation.state {
         State::Claimed { .. } | State::Sent { .. } | State::Waiting { .. } => {
-            "Ask again with ?wait=10s, or repeat the call with the same key: it joins the running one, or says when that is due."
+            return format!(
+                "Ask GET {address}?wait=10s, or repeat the call with the same key: it joins the running one, or says when that \
+                 is due."
+            );
         }
         State::AwaitingApproval => "Wait for a person to approve or reject the call, then repeat it with the same key.",
         State::Succeeded { .. } | State::Failed { .. } | State::Compensating { .. } | State::Compensated { .. } => {
             match &view.receipt {
                 Some(_) => {
-                    "Get this answer at this address with /receipt behind it, or repeat the call with the same key; nothing is sent for either."
+                    return format!(
+                        "Get this answer at {address}{RECEIPT}, or repeat the call with the same key; nothing is sent for \
+                         either."
+                    );
                 }
                 None => "The call ran and its answer is no longer here; read the result from the service itself.",
             }
@@ -133,7 +141,8 @@ fn next(view: &View) -> &'static str {
         State::Unknown { .. } => IN_DOUBT,
         State::Rejected => "Do not repeat the call; a person said no to it.",
         State::Abandoned => "Do not repeat the call; a person gave it up.",
-    }
+    };
+    said.to_owned()
 }
 
 #[cfg(test)]

@@ -34,6 +34,8 @@ fn c30_a_call_can_be_looked_up_from_its_start_to_its_end(ground: Ground) {
     assert_eq!((running.status, running.json()["state"].as_str()), (200, Some("sent")), "{running:?}");
     assert_eq!((&running.json()["execution"], &running.json()["attempts"]), (&"in-progress".into(), &1.into()));
     let id = running.json()["id"].as_str().unwrap().to_owned();
+    let says = |answer: &Answer, address: &str| answer.json()["next"].as_str().unwrap().contains(address);
+    assert!(says(&running, &format!("GET /.oncegate/operations/{id}?wait=10s")), "{running:?}");
 
     let asked = Instant::now();
     assert_eq!(gateway.look_up(&id, "?wait=50ms").json()["state"], "sent");
@@ -51,7 +53,9 @@ fn c30_a_call_can_be_looked_up_from_its_start_to_its_end(ground: Ground) {
             (&id.as_str().into(), &"k-1".into(), &"succeeded".into())
         );
         assert_eq!((&told["result"]["status"], &told["result"]["length"]), (&201.into(), &answer.body.len().into()));
-        assert!(told["next"].as_str().is_some_and(|next| next.contains("same key")), "{told}");
+        let receipt = format!("/.oncegate/operations/{id}/receipt");
+        let next = told["next"].as_str().unwrap();
+        assert!(next.contains("same key") && next.contains(&receipt), "{told}");
     }
     assert_eq!(upstream.seen().len(), 1);
 }
