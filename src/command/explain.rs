@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use crate::command::Source;
 use crate::command::terminal::say;
 use crate::config::{
-    Compare, Config, ConfigErrors, Effect, Environment, KeyMode, OnLargeBody, Route, Server, ServerTls, duration_text,
-    upstream_target,
+    Compare, Config, ConfigErrors, Effect, Environment, Forward, KeyMode, OnLargeBody, Route, Server, ServerTls,
+    duration_text, upstream_target,
 };
 use crate::engine::call::{Call, retention_of};
 use crate::engine::name::{SightedKey, sight, source_of_fresh_keys};
@@ -144,26 +144,38 @@ fn print_route(route: &Route, method: &Method, target: &str) {
 /// It would be refused.
 fn explain(config: &Config, mut head: Parts, data: &str) -> Result<(), Problem> {
     let route = route(config, &head)?;
-    let scope = CallerRule::new(config).scope(&mut head.headers, &peer(&config.server));
+    let (rule, peer) = (CallerRule::new(config), peer(&config.server));
+    let scope = rule.scope(&mut head.headers, &peer);
+    let is_certified = rule.goes_by_certificate(&peer);
     let target = head.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
     print_route(&route, &head.method, &target);
     let scope = scope?;
-    let caller = if scope == Scope::none() { "one for all (scope = \"none\")" } else { "told apart" };
-    say(format_args!("caller       {caller}"));
+    say(format_args!("caller       {}", whose(&scope, is_certified)));
     match (route.effect_for(&head.method), route.key.mode) {
         (Effect::Read, _) => say(format_args!("decision     a read: passes through, nothing is claimed")),
         (Effect::Write, KeyMode::Off) => say(format_args!("decision     key.mode = \"off\": passes through unguarded")),
         (Effect::Write, _) if data.len() as u64 > route.max_body => return explain_large_body(&route),
         (Effect::Write, _) => {
-            let body = Bytes::copy_from_slice(data.as_bytes());
-            let deadline = Instant::now() + route.retry.deadline;
-            let (method, headers) = (head.method, head.headers.into());
-            let respond_async = None;
-            let call = Call { route, scope, method, target, headers, body, deadline, respond_async, room: None };
-            explain_guarded(config, &call)?;
+            let call = call(route, scope, head, target, data);
+            explain_guarded(config, &call, is_certified)?;
         }
     }
     Ok(())
+}
+
+fn call(route: Arc<Route>, scope: Scope, head: Parts, target: String, data: &str) -> Call {
+    let body = Bytes::copy_from_slice(data.as_bytes());
+    let deadline = Instant::now() + route.retry.deadline;
+    let (method, headers) = (head.method, head.headers.into());
+    Call { route, scope, method, target, headers, body, deadline, respond_async: None, room: None }
+}
+
+fn whose(scope: &Scope, is_certified: bool) -> &'static str {
+    match is_certified {
+        true => "told apart, also by its certificate: without that no operation and no key made of it can be named",
+        false if *scope == Scope::none() => "one for all (scope = \"none\")",
+        false => "told apart",
+    }
 }
 
 fn explain_large_body(route: &Route) -> Result<(), Problem> {
@@ -177,7 +189,7 @@ fn explain_large_body(route: &Route) -> Result<(), Problem> {
     }
 }
 
-fn explain_guarded(config: &Config, call: &Call) -> Result<(), Problem> {
+fn explain_guarded(config: &Config, call: &Call, is_certified: bool) -> Result<(), Problem> {
     let sighted = sight(call).map_err(|error| Problem::new(Code::KeyInvalid, error.to_string()))?;
     let source = match &sighted.key {
         Some(key) => key.source,
@@ -187,7 +199,7 @@ fn explain_guarded(config: &Config, call: &Call) -> Result<(), Problem> {
         }
         None => source_of_fresh_keys(&call.route),
     };
-    print_key(call, sighted.key, source);
+    print_key(call, sighted.key, source, is_certified);
     let digits: String = sighted.fingerprint.digest.iter().map(|byte| format!("{byte:02x}")).collect();
     say(format_args!("fingerprint  v{} {digits}", sighted.fingerprint.version));
     let says_no_type = call.route.payload.compare == Compare::Auto && !call.headers.contains_key(CONTENT_TYPE);
@@ -200,21 +212,28 @@ fn explain_guarded(config: &Config, call: &Call) -> Result<(), Problem> {
     Ok(())
 }
 
-fn print_key(call: &Call, key: Option<SightedKey>, source: KeySource) {
-    let Some(SightedKey { text, upstream, .. }) = key else {
+fn print_key(call: &Call, key: Option<SightedKey>, source: KeySource, is_certified: bool) {
+    let Some(key) = key else {
         let reach = match source {
             KeySource::Window => "identical calls within duplicate_window share it",
             KeySource::Stamped | KeySource::Client | KeySource::Derived => "it protects this call's own retries only",
         };
         return say(format_args!("key          a fresh one for each call ({}): {reach}", source.as_str()));
     };
-    let id = OperationId::of(call.scope.digest(), &call.route.name, &text, None);
-    say(format_args!("key          {text} ({})", source.as_str()));
-    match upstream {
-        Some(upstream) => say(format_args!("sent as      {upstream} ({})", call.route.key.header_upstream())),
-        None => say(format_args!("sent as      nothing: upstream_header = \"off\"")),
-    }
-    say(format_args!("operation    {id}"));
+    say(format_args!("key          {} ({})", key.text, source.as_str()));
+    names(call, key, is_certified).iter().for_each(say);
+}
+
+/// What a key becomes, as far as that does not take a certificate that is not here.
+fn names(call: &Call, key: SightedKey, is_certified: bool) -> Vec<String> {
+    let id = OperationId::of(call.scope.digest(), &call.route.name, &key.text, None);
+    let sent_as = match key.upstream {
+        Some(_) if is_certified && call.route.key.forward == Forward::Made => None,
+        Some(upstream) => Some(format!("sent as      {upstream} ({})", call.route.key.header_upstream())),
+        None => Some("sent as      nothing: upstream_header = \"off\"".to_owned()),
+    };
+    let operation = (!is_certified).then(|| format!("operation    {id}"));
+    sent_as.into_iter().chain(operation).collect()
 }
 
 fn print_policy(config: &Config, call: &Call, source: KeySource) {
@@ -291,6 +310,21 @@ mod tests {
             let config = Config::parse(file, "gateway.toml", &Environment::default()).unwrap();
             let refused = explain(&config, typed("/pay", line), data).err().map(|problem| problem.code);
             assert_eq!(refused, expected, "{line} {data}");
+        }
+    }
+
+    #[test]
+    fn what_takes_a_certificate_to_know_is_left_out() {
+        for (forward, is_certified, expected) in
+            [("made", false, &["sent as", "operation"][..]), ("made", true, &[]), ("verbatim", true, &["sent as"])]
+        {
+            let file = format!("{FILE}\ndefaults = {{ key.forward = '{forward}' }}");
+            let config = Config::parse(&file, "gateway.toml", &Environment::default()).unwrap();
+            let head = typed("/pay", "Idempotency-Key: a");
+            let call = call(route(&config, &head).unwrap(), Scope::none(), head, "/pay".to_owned(), "");
+            let lines = names(&call, sight(&call).unwrap().key.unwrap(), is_certified);
+            let said: Vec<_> = lines.iter().map(|line| line.split("  ").next().unwrap()).collect();
+            assert_eq!(said, expected, "{forward} {is_certified}");
         }
     }
 }

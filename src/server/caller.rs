@@ -59,6 +59,11 @@ impl CallerRule {
         Ok(())
     }
 
+    /// Whether the certificate of `peer` is part of what tells him apart.
+    pub fn goes_by_certificate(&self, peer: &Peer) -> bool {
+        matches!(self.callers, Callers::Credential) && self.holder(peer).is_some()
+    }
+
     /// Whose certificate came with the connection. That of a trusted proxy says nothing of those for whom it asks.
     fn holder(&self, peer: &Peer) -> Option<[u8; 32]> {
         match peer.transport {
@@ -268,10 +273,14 @@ mod tests {
         let others = [scope(&direct, &[], &with(2)), scope(&direct, token, &with(1)), scope(&direct, token, &PEER)];
         assert!(others.iter().all(|other| *other != alice), "{others:?}");
         assert_ne!(others[1], others[2]);
+        assert!(direct.goes_by_certificate(&with(1)) && !direct.goes_by_certificate(&PEER));
 
         let trusted = vec![Network { address: PEER.address.ip(), prefix: 32 }];
         let behind_a_proxy = CallerRule { trusted, ..direct };
         assert_eq!(scope(&behind_a_proxy, token, &with(1)), scope(&behind_a_proxy, token, &with(2)));
+        assert!(
+            !behind_a_proxy.goes_by_certificate(&with(1)) && !rule(Callers::None, true).goes_by_certificate(&with(1))
+        );
     }
 
     #[test]
