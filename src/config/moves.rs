@@ -37,10 +37,9 @@ fn moved<'c>(old: &'c Config, new: &'c Config) -> Vec<Moved<'c>> {
     let mut methods: Vec<&Method> = WRITES.iter().chain(listed).collect();
     methods.sort_by_key(|method| method.as_str());
     methods.dedup();
-    let plain = (String::new(), HeaderMap::new());
-    let conditions: Vec<_> = matches.iter().map(|it| conditions(it)).chain([plain]).collect();
+    let conditions = conditions(&matches);
     let mut moved = Vec::new();
-    for path in matches.iter().map(|it| it.path.as_str()) {
+    for path in each_once(matches.iter().map(|it| it.path.as_str())) {
         for (host, headers) in &conditions {
             for method in &methods {
                 let find = |config: &'c Config| config.routes.find(method, host, path, headers);
@@ -54,8 +53,21 @@ fn moved<'c>(old: &'c Config, new: &'c Config) -> Vec<Moved<'c>> {
     moved
 }
 
-fn conditions(of: &RouteMatch) -> (String, HeaderMap) {
-    (of.host.clone().unwrap_or_default(), of.headers.iter().cloned().collect())
+/// Host and headers of each route, and none of them.
+fn conditions(matches: &[&RouteMatch]) -> Vec<(String, HeaderMap)> {
+    let of = |it: &&RouteMatch| (it.host.clone().unwrap_or_default(), it.headers.iter().cloned().collect());
+    each_once(matches.iter().map(of).chain([(String::new(), HeaderMap::new())]))
+}
+
+/// What is asked with what is a product of three: of hundreds of routes, most have the same conditions.
+fn each_once<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let mut once = Vec::new();
+    for item in items {
+        if !once.contains(&item) {
+            once.push(item);
+        }
+    }
+    once
 }
 
 fn guards(route: &Route, method: &Method) -> bool {
@@ -109,5 +121,22 @@ fn memory(url: &StoreUrl) -> String {
             Layout::Sentinel { master, .. } => format!("master {master} {}", redis.database),
             Layout::Cluster { .. } => "cluster".to_owned(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Environment;
+
+    #[test]
+    fn routes_without_conditions_are_asked_for_under_one() {
+        let routes =
+            (0..50).map(|number| format!("{{ name = 'r{number}', match.path = '/r{number}', upstream = 'main' }}"));
+        let routes = routes.collect::<Vec<_>>().join(", ");
+        let file = format!("upstreams.main.url = 'http://127.0.0.1:1'\nroutes = [{routes}]");
+        let config = Config::parse(&file, "gateway.toml", &Environment::default()).unwrap();
+        let matches: Vec<_> = config.routes.0.iter().map(|route| &route.matches).collect();
+        assert_eq!((matches.len(), conditions(&matches).len()), (50, 1));
     }
 }
