@@ -98,7 +98,7 @@ impl AdminState {
         if head.method != Method::POST {
             return Ok(respond::wrong_method("POST"));
         }
-        check_word(head)?;
+        refuse_pages(&head.headers)?;
         let id = parse_id(id)?;
         let (status, operation) = match word {
             "redrive" => (StatusCode::ACCEPTED, self.engine.redrive(id).await?),
@@ -111,7 +111,7 @@ impl AdminState {
         if head.method != Method::POST {
             return Ok(respond::wrong_method("POST"));
         }
-        check_word(head)?;
+        refuse_pages(&head.headers)?;
         match self.store().accept_loss().await.map_err(store_problem)? {
             true => {
                 tracing::warn!("an operator accepted that the store has lost its memory");
@@ -265,14 +265,6 @@ struct StoreReport {
     space: Option<SpaceReport>,
 }
 
-/// An operator's word, which no page in a browser may say for him.
-fn check_word(head: &Parts) -> Result<(), Problem> {
-    match head.headers.contains_key(ORIGIN) {
-        true => Err(Problem::new(Code::InvalidRequest, "This is not for pages in a browser.")),
-        false => Ok(()),
-    }
-}
-
 fn parse_id(id: &str) -> Result<OperationId, Problem> {
     id.parse().map_err(|error| not_found(format!("{error}")))
 }
@@ -291,7 +283,7 @@ fn check_local(headers: &HeaderMap, peer: &Peer) -> Result<(), Problem> {
     }
 }
 
-/// A page of another site must not say what only an operator may.
+/// An operator's word, which no page in a browser may say for him.
 pub(super) fn refuse_pages(headers: &HeaderMap) -> Result<(), Problem> {
     match headers.contains_key(ORIGIN) {
         true => Err(Problem::new(Code::InvalidRequest, "This is not for pages in a browser.")),
