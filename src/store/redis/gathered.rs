@@ -10,6 +10,8 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::store::redis::line::Uptake;
+
 /// Bytes with which the library flushes though it has more to say.
 const FULL: usize = 8 << 10;
 /// Bytes that wait at most before the server has to take some.
@@ -18,14 +20,15 @@ const MOST: usize = 256 << 10;
 /// A connection that takes a flush of a full buffer for what it is: not the last of its turn.
 pub(super) struct Gathered<S> {
     stream: S,
+    uptake: Uptake,
     waiting: BytesMut,
     /// The last piece was as large as the library lets one become.
     was_full: bool,
 }
 
 impl<S> Gathered<S> {
-    pub(super) fn new(stream: S) -> Self {
-        Self { stream, waiting: BytesMut::new(), was_full: false }
+    pub(super) fn new(stream: S, uptake: Uptake) -> Self {
+        Self { stream, uptake, waiting: BytesMut::new(), was_full: false }
     }
 }
 
@@ -34,7 +37,12 @@ impl<S: AsyncWrite + Unpin> Gathered<S> {
         while !self.waiting.is_empty() {
             match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.waiting))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                written => self.waiting.advance(written),
+                written => {
+                    if self.waiting.len() > MOST {
+                        self.uptake.goes_on();
+                    }
+                    self.waiting.advance(written);
+                }
             }
         }
         Poll::Ready(Ok(()))
@@ -92,7 +100,7 @@ mod tests {
     #[tokio::test]
     async fn full_pieces_wait_for_the_last_one_of_the_turn() {
         let (stream, mut server) = duplex(4 * MOST);
-        let mut gathered = Gathered::new(stream);
+        let mut gathered = Gathered::new(stream, Uptake::new());
         for length in [FULL, FULL + 7] {
             gathered.write_all(&vec![b'a'; length]).await.unwrap();
             gathered.flush().await.unwrap();
@@ -106,7 +114,7 @@ mod tests {
     #[tokio::test]
     async fn a_full_piece_that_was_the_last_goes_out_in_the_next_turn() {
         let (stream, mut server) = duplex(4 * MOST);
-        let mut gathered = Gathered::new(stream);
+        let mut gathered = Gathered::new(stream, Uptake::new());
         gathered.write_all(&[b'a'; FULL]).await.unwrap();
         let mut turns = 0;
         std::future::poll_fn(|cx| {
@@ -122,7 +130,7 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_takes_nothing_is_waited_for() {
         let (stream, mut server) = duplex(FULL);
-        let mut gathered = Gathered::new(stream);
+        let mut gathered = Gathered::new(stream, Uptake::new());
         let pieces = MOST / FULL;
         for _ in 0..pieces {
             gathered.write_all(&[b'a'; FULL]).await.unwrap();

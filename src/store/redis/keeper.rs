@@ -167,8 +167,8 @@ impl Dialer {
         };
         let mut wired = self.terms.wiring.connect(&host).await?;
         fitness::examine(&mut wired.connection, &self.clock).await.map_err(|error| self.judge(error))?;
-        let (connection, number) = (wired.connection.clone(), self.dialed);
-        let line = Line::new(connection, number, host);
+        let (connection, uptake) = (wired.connection.clone(), wired.uptake.clone());
+        let line = Line::new(connection, uptake, self.dialed, host);
         if self.terms.replicas.is_some() {
             self.learn_life(&line).await?;
         }

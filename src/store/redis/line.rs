@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisResult, Value};
@@ -41,13 +42,39 @@ pub(super) struct Line {
     /// Answers before it was sent.
     busy_after: Arc<AtomicU64>,
     opened: Instant,
+    uptake: Uptake,
+}
+
+/// When the system last took a piece of something long that goes over a connection.
+#[derive(Clone)]
+pub(super) struct Uptake {
+    opened: Instant,
+    /// In milliseconds since then.
+    last: Arc<AtomicU64>,
+}
+
+/// How long what the system has taken may be under way. It holds up to 4 MiB, and has a second for each.
+const HELD_BY_SYSTEM: Duration = Duration::from_secs(4);
+
+impl Uptake {
+    pub(super) fn new() -> Self {
+        Self { opened: Instant::now(), last: Arc::default() }
+    }
+
+    pub(super) fn goes_on(&self) {
+        self.last.store(millis(self.opened.elapsed()), Ordering::Relaxed);
+    }
+
+    fn stands_still(&self) -> bool {
+        millis(self.opened.elapsed()).saturating_sub(self.last.load(Ordering::Relaxed)) > millis(HELD_BY_SYSTEM)
+    }
 }
 
 impl Line {
-    pub(super) fn new(connection: MultiplexedConnection, number: u64, host: Host) -> Self {
+    pub(super) fn new(connection: MultiplexedConnection, uptake: Uptake, number: u64, host: Host) -> Self {
         let (answers, life, busy_until, opened) = (Arc::default(), Arc::default(), Arc::default(), Instant::now());
         let busy_after = Arc::new(AtomicU64::new(u64::MAX));
-        Self { connection, number, host: Arc::new(host), answers, life, busy_until, busy_after, opened }
+        Self { connection, number, host: Arc::new(host), answers, life, busy_until, busy_after, opened, uptake }
     }
 
     /// Something long goes over it until then, at the latest: what is asked behind it has to wait, and silence says
@@ -55,12 +82,14 @@ impl Line {
     pub(super) fn is_busy_until(&self, end: Instant) {
         let answers = self.answers.load(Ordering::Relaxed);
         if self.busy_after.swap(answers, Ordering::Relaxed) != answers {
+            self.uptake.goes_on();
             self.busy_until.fetch_max(millis(end.saturating_duration_since(self.opened)), Ordering::Relaxed);
         }
     }
 
+    /// Something long may still be going over it: not if that is over a host that has vanished.
     pub(super) fn is_busy(&self) -> bool {
-        millis(self.opened.elapsed()) < self.busy_until.load(Ordering::Relaxed)
+        millis(self.opened.elapsed()) < self.busy_until.load(Ordering::Relaxed) && !self.uptake.stands_still()
     }
 
     /// Where a step is done that is sent from now on.

@@ -17,6 +17,7 @@ use crate::redis_url::Host;
 use crate::store::redis::bounds::Bounded;
 use crate::store::redis::fitness::OpenError;
 use crate::store::redis::gathered::Gathered;
+use crate::store::redis::line::Uptake;
 
 /// Requests that may wait to be written; the library's 50 would make callers queue for each other.
 const QUEUE: usize = 1024;
@@ -31,6 +32,7 @@ pub(super) struct Wiring {
 /// A connection with the task that reads and writes it; when that goes, all that wait for an answer are told.
 pub(super) struct Wired {
     pub(super) connection: MultiplexedConnection,
+    pub(super) uptake: Uptake,
     _driver: AbortOnDropHandle<()>,
 }
 
@@ -64,9 +66,10 @@ impl Wiring {
             .set_response_timeout(None)
             .set_connection_timeout(None)
             .set_pipeline_buffer_size(QUEUE);
-        let (connection, driver) =
-            MultiplexedConnection::new_with_config(&self.login, Gathered::new(Bounded::new(stream)), config).await?;
-        Ok(Wired { connection, _driver: AbortOnDropHandle::new(tokio::spawn(driver)) })
+        let uptake = Uptake::new();
+        let stream = Gathered::new(Bounded::new(stream), uptake.clone());
+        let (connection, driver) = MultiplexedConnection::new_with_config(&self.login, stream, config).await?;
+        Ok(Wired { connection, uptake, _driver: AbortOnDropHandle::new(tokio::spawn(driver)) })
     }
 }
 

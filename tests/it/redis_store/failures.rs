@@ -96,6 +96,23 @@ async fn a_dead_connection_is_given_up_while_long_receipts_wait() {
     tokio::time::timeout(PATIENT, both).await.expect("another connection");
 }
 
+/// Its deadline is far away, and what has gone under is sent again over another one.
+#[tokio::test]
+async fn a_dead_connection_is_given_up_in_the_middle_of_a_long_receipt() {
+    let server = RedisServer::start();
+    let proxy = ToxicProxy::to(server.address());
+    let store = open(&proxy.url(), Duration::from_millis(300)).await;
+    let running = put_sent(&store, claim(&store, "long")).await;
+    let change = settled(&store, &running, receipt(vec![b'x'; 16 << 20]), KEPT_LONG);
+    proxy.turn(Toxic::Blackhole);
+    let heal = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        proxy.heal();
+    };
+    let (written, ()) = tokio::join!(store.write(&change), heal);
+    assert_eq!(written.unwrap(), Written::Applied);
+}
+
 #[tokio::test]
 async fn a_no_is_a_no_at_once() {
     let server = RedisServer::start();
