@@ -70,15 +70,21 @@ impl Engine {
     /// # Errors
     /// As [`Engine::look_up`].
     pub async fn receipt(&self, scope: &Scope, id: OperationId, wait: Duration) -> Result<Answer, Problem> {
-        self.look_up(scope, id, wait).await?;
+        let repeat = self.look_up(scope, id, wait).await?.repeat;
         let found = self.store.read(id).await.map_err(|error| refusal::look_up_problem(&error))?;
         let Some(found) = found else {
             return Err(Problem::new(Code::NotFound, "No operation of this caller has that name."));
         };
         let row = found.operation.admit(None, &ResendRule::NONE, self.store.now());
-        Ok(match row {
+        let concluded = match row {
             Admission::InProgress => refusal::waiting(&found.operation, self.store.now()),
             row => self.of_record(&found, row),
+        };
+        Ok(match concluded {
+            Conclusion::Problem { problem, marks } if row == Admission::Unknown => {
+                Conclusion::Problem { problem: refusal::found_out(problem, repeat), marks }
+            }
+            concluded => concluded,
         }
         .answer())
     }

@@ -8,8 +8,9 @@ use crate::clock::Timestamp;
 use crate::engine::Engine;
 use crate::engine::problem::{Code, Problem};
 use crate::engine::refusal;
+use crate::operation::admission::{Admission, Repeat};
 use crate::operation::key::bucket_of_stamped;
-use crate::operation::{Operation, OperationId, Receipt, Scope};
+use crate::operation::{Operation, OperationId, Receipt, Scope, StateName};
 
 const POLL: Duration = Duration::from_millis(100);
 
@@ -19,6 +20,8 @@ pub struct View {
     pub operation: Operation,
     pub receipt: Option<Receipt>,
     pub now: Timestamp,
+    /// Whether the service may get the call once more, where it is unknown.
+    pub repeat: Repeat,
 }
 
 impl Engine {
@@ -62,13 +65,25 @@ impl Engine {
         match self.store.read(id).await {
             Ok(Some(found)) if found.operation.identity.scope == *scope => {
                 self.note_lost_receipt(&found).await;
-                Ok(View { operation: found.operation, receipt: found.receipt, now: self.store.now() })
+                let (now, repeat) = (self.store.now(), self.repeat_of_unknown(&found.operation).await);
+                Ok(View { operation: found.operation, receipt: found.receipt, now, repeat })
             }
             Ok(_) => Err(Problem::new(Code::NotFound, "No operation of this caller has that name.")),
             Err(error) => {
                 self.note_unreadable(id, &error);
                 Err(refusal::look_up_problem(&error))
             }
+        }
+    }
+    async fn repeat_of_unknown(&self, operation: &Operation) -> Repeat {
+        if operation.state.name() != StateName::Unknown {
+            return Repeat::Unsafe;
+        }
+        let request = self.kept_request(operation.id).await.ok().flatten();
+        let rule = self.resend_rule(operation, request.as_ref());
+        match operation.admit(None, &rule, self.store.now()) {
+            Admission::ClaimAgain => rule.repeat,
+            _ => Repeat::Unsafe,
         }
     }
 }

@@ -67,15 +67,20 @@ impl Engine {
         let is_strange = matches!(kept, KeptRequest::Strange);
         let request = kept.here();
         let route = self.shared.config.routes.named(&operation.identity.route).cloned();
-        let rule = route
-            .as_ref()
-            .zip(request.as_ref())
-            .map_or(ResendRule::NONE, |(route, request)| resend_rule(route, &method(request), &operation.identity));
+        let rule = self.resend_rule(&operation, request.as_ref());
         let since = operation.due().map_or(operation.deadline, |due| operation.deadline.max(due));
         if (route.is_none() || is_strange) && self.store.now() < since.after(LEFT_TO_OTHERS) {
             return Ok(Look::Stranger);
         }
         self.see_to(pilot, operation, rule, route, request).await.map(|()| Look::Done)
+    }
+
+    /// Under which an operation may be sent again: not at all where its request or its route is not here.
+    pub(super) fn resend_rule(&self, operation: &Operation, request: Option<&StoredRequest>) -> ResendRule {
+        let route = self.shared.config.routes.named(&operation.identity.route);
+        route
+            .zip(request)
+            .map_or(ResendRule::NONE, |(route, request)| resend_rule(route, &method(request), &operation.identity))
     }
 
     async fn see_to(
@@ -166,7 +171,11 @@ impl Engine {
             crash_point::reached(Point::AfterLapse);
             self.count_lapse(&change.operation);
             let state = change.operation.state.name();
-            tracing::warn!(operation = %operation.id, route = %operation.identity.route, %state, "owner lost");
+            let (id, name) = (operation.id, &operation.identity.route);
+            match route {
+                Some(_) => tracing::warn!(operation = %id, route = %name, %state, "owner lost"),
+                None => tracing::warn!(operation = %id, route = %name, %state, "ended: its route is not in this file"),
+            }
         }
         Ok(())
     }

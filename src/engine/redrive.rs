@@ -173,14 +173,18 @@ impl Engine {
 fn may_be_redriven(operation: &Operation) -> Result<(), Problem> {
     let why = match operation.state.name() {
         StateName::NotExecuted if operation.is_disputed() => {
-            "An answer came after its end, so that it may have run. Find out at the service first."
+            "An answer came after its end, so that it may have run. Where the service honours keys, the same call with \
+             the same key finds out; else look there. POST .../abandon gives it up."
         }
         StateName::NotExecuted => return Ok(()),
         StateName::Unknown => {
-            "Nobody knows whether it ran. Find out at the service first; a call that may have run is not made again on a \
-             person's word alone."
+            "Nobody knows whether it ran. Where the service honours keys, the same call with the same key finds out; \
+             else look there, for a call that may have run is not made again on a person's word alone. \
+             POST .../abandon gives it up."
         }
-        StateName::Claimed | StateName::Sent | StateName::Waiting => "Somebody is making the call right now.",
+        StateName::Claimed | StateName::Sent | StateName::Waiting => {
+            "Somebody is making the call right now, or it waits for its time (not_before)."
+        }
         StateName::Succeeded | StateName::Failed | StateName::Compensating | StateName::Compensated => "It has run.",
         StateName::AwaitingApproval => "It waits for an approval.",
         StateName::Rejected => "An operator rejected it.",

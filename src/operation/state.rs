@@ -68,7 +68,7 @@ pub enum Cause {
     HeldBack,
     /// The store did not take the step that has to come before the send.
     Store,
-    /// The call cannot be sent again as it was: its bytes or its credential are not here.
+    /// The call cannot be sent again as it was: its bytes, its credential, its route or the time for its key is gone.
     Unsendable,
     /// A reason that a newer version knows; a word without a value, or this one could not read it.
     #[serde(other)]
@@ -88,7 +88,7 @@ impl fmt::Display for Cause {
             Self::OwnerLost => f.write_str("the gateway that owned the call went away"),
             Self::HeldBack => f.write_str("a pause, an open breaker or a full route held it back"),
             Self::Store => f.write_str("the store did not take the step before the send"),
-            Self::Unsendable => f.write_str("the stored request cannot be sent without its caller"),
+            Self::Unsendable => f.write_str("the call cannot be sent as it is stored"),
             Self::Other => f.write_str("a newer version of the gateway knows why"),
         }
     }

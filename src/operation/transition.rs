@@ -343,7 +343,8 @@ impl Operation {
     /// The record has no lease to lose.
     pub fn lapse(&self, keep: Retention, step: Step) -> Changed {
         let may_have_run = self.state.name() == StateName::Sent;
-        let mut change = self.end(Ended { cause: Cause::OwnerLost, may_have_run }, Next::Person, keep, step)?;
+        let cause = if self.parked_until().is_some() { Cause::Unsendable } else { Cause::OwnerLost };
+        let mut change = self.end(Ended { cause, may_have_run }, Next::Person, keep, step)?;
         if let Some(event) = &mut change.event {
             event.kind = EventKind::LeaseEnded;
         }

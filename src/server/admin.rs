@@ -30,6 +30,9 @@ use crate::store::{Kind, Page, Store, StoreError};
 /// Where an operator says that a store is to be used again that has lost its memory.
 const ACCEPT_LOSS: &str = "/v1/store/accept-loss";
 
+const ADDRESSES: &str = "The operators' API has GET /v1/operations, GET /v1/operations/NAME, POST .../redrive and .../abandon, \
+                         GET /v1/status, GET and PUT /v1/pauses, POST /v1/store/accept-loss.";
+
 /// Reads of the store that one list may take; a list that is not done by then has a cursor to go on.
 const READS: usize = 100;
 
@@ -78,7 +81,7 @@ impl AdminState {
             return self.word(head, id, word).await;
         }
         if id.is_none() && !matches!(path, "/v1/operations" | "/v1/status") {
-            return Err(not_found("The operators' API has no such address."));
+            return Err(self.no_address());
         }
         if !matches!(head.method, Method::GET | Method::HEAD) {
             return Ok(respond::wrong_method("GET, HEAD"));
@@ -90,10 +93,15 @@ impl AdminState {
         }
     }
 
+    fn no_address(&self) -> Problem {
+        let detail = format!("{ADDRESSES} /livez and /readyz are at the health port, {}.", self.config().server.health);
+        Problem::new(Code::NotFound, detail).with_advice("Ask one of the addresses that the detail names.")
+    }
+
     /// What is to become of a dead letter. A new run goes on by itself; what comes of it is in the operation.
     async fn word(&self, head: &Parts, id: &str, word: &str) -> Result<Response<ResponseBody>, Problem> {
         if !matches!(word, "redrive" | "abandon") {
-            return Err(not_found("The operators' API has no such address."));
+            return Err(self.no_address());
         }
         if head.method != Method::POST {
             return Ok(respond::wrong_method("POST"));
@@ -101,8 +109,8 @@ impl AdminState {
         refuse_pages(&head.headers)?;
         let id = parse_id(id)?;
         let (status, operation) = match word {
-            "redrive" => (StatusCode::ACCEPTED, self.engine.redrive(id).await?),
-            _ => (StatusCode::OK, self.engine.abandon(id).await?),
+            "redrive" => (StatusCode::ACCEPTED, self.engine.redrive(id).await.map_err(for_operators)?),
+            _ => (StatusCode::OK, self.engine.abandon(id).await.map_err(for_operators)?),
         };
         Ok(respond::json(status, &OperationView::of(&operation)))
     }
@@ -310,7 +318,15 @@ pub(super) fn store_problem(error: StoreError) -> Problem {
         | StoreError::Refused(_)
         | StoreError::Ended(_) => Code::StoreUnavailable,
     };
-    Problem::new(code, error.to_string())
+    for_operators(Problem::new(code, error.to_string()))
+}
+
+/// The advice of a store's problem is for callers.
+fn for_operators(problem: Problem) -> Problem {
+    match problem.code {
+        Code::StoreUnavailable => problem.with_advice("Ask again later; GET /v1/status says how the store is."),
+        _ => problem,
+    }
 }
 
 #[cfg(test)]
@@ -434,8 +450,11 @@ mod tests {
         assert_eq!(ask(ten(), get("/v1/operations?x=1")).await.0, 400);
         assert_eq!(ask(ten(), get("/v1/operations/op_1")).await.0, 404);
         assert_eq!(ask(TestStore::default(), get(&format!("/v1/operations/{}", ten().operations[0].id))).await.0, 404);
-        let (status, shown) = ask(ten(), get("/payments")).await;
+        let (status, shown) = ask(ten(), get("/")).await;
         assert_eq!((status, &shown["code"]), (404, &json!("not-found")));
+        assert!(
+            shown["detail"].as_str().unwrap().contains("/v1/pauses") && shown.to_string().contains("127.0.0.1:8082")
+        );
         assert_eq!(ask(ten(), Request::delete("/v1/operations").header("host", "localhost")).await.0, 405);
     }
 

@@ -8,6 +8,18 @@ use crate::operation::{Operation, StateName};
 const USUAL_LIMIT: usize = 100;
 const LARGEST_LIMIT: usize = 500;
 
+/// Those that an operation of this version comes to.
+const STATES: [StateName; 8] = [
+    StateName::Claimed,
+    StateName::Sent,
+    StateName::Waiting,
+    StateName::Succeeded,
+    StateName::Failed,
+    StateName::NotExecuted,
+    StateName::Unknown,
+    StateName::Abandoned,
+];
+
 /// The query of `GET /v1/operations`. What is not asked for is not looked at.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Filter {
@@ -27,7 +39,7 @@ pub struct Filter {
 pub enum BadFilter {
     #[error("`{0}` is not a filter; there are state, route, session, since, dead, limit and cursor")]
     Unknown(String),
-    #[error("`{0}` is not a state; states are {states}", states = StateName::ALL.map(StateName::as_str).join(", "))]
+    #[error("`{0}` is not a state; states are {states}", states = STATES.map(StateName::as_str).join(", "))]
     State(String),
     #[error("since is a time such as 2026-01-31T12:00:00Z, milliseconds since 1970, or how long ago: 90s, 15m, 1h, 7d")]
     Since,

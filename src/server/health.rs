@@ -24,6 +24,8 @@ const STORE_PATIENCE: Duration = Duration::from_millis(500);
 /// that is 64 KiB and a sync, no more often than this whoever asks.
 const FRESH: Duration = Duration::from_secs(1);
 
+const PARAMETER: &str = "/readyz takes no parameter but store=1: ready only while the store takes steps.";
+
 /// Whether the gateway takes requests; shared with whoever starts and stops it.
 #[derive(Debug, Default)]
 pub struct Readiness(AtomicU8);
@@ -96,7 +98,8 @@ impl Health {
     /// Answers a probe.
     pub async fn answer(&self, method: &Method, path: &str, query: Option<&str>) -> Response<ResponseBody> {
         if !matches!(path, "/livez" | "/readyz") {
-            let told = Problem::new(Code::NotFound, "The health port has /livez and /readyz.");
+            let told = Problem::new(Code::NotFound, "The health port has /livez and /readyz.")
+                .with_advice("Ask for one of these; calls and the operators' API have ports of their own.");
             return respond::problem(told, &Marks::default());
         }
         if !matches!(*method, Method::GET | Method::HEAD) {
@@ -104,7 +107,10 @@ impl Health {
         }
         match path {
             "/livez" => respond::json(StatusCode::OK, &Alive { status: "alive" }),
-            _ => self.ready(query.is_some_and(|query| query.split('&').any(|pair| pair == "store=1"))).await,
+            _ => match store_decides(query) {
+                Some(store_decides) => self.ready(store_decides).await,
+                None => respond::problem(Problem::new(Code::InvalidRequest, PARAMETER), &Marks::default()),
+            },
         }
     }
 
@@ -123,6 +129,15 @@ impl Health {
             Some((asked, health)) if asked.elapsed() < FRESH => health.clone(),
             _ => last.insert((Instant::now(), store_health(self.store.as_ref()).await)).1.clone(),
         }
+    }
+}
+
+/// `None` for what is not known: a word that was misspelled would say ready while the store is down.
+fn store_decides(query: Option<&str>) -> Option<bool> {
+    match query.unwrap_or_default() {
+        "" => Some(false),
+        "store" | "store=1" | "store=true" => Some(true),
+        _ => None,
     }
 }
 
@@ -176,7 +191,12 @@ mod tests {
             health.readiness.set_ready();
             let (status, body) = probe(&health, "/readyz", None).await;
             assert_eq!((status, &body["store"]["ok"]), (200, &json!(false)));
-            assert_eq!(probe(&health, "/readyz", Some("store=1")).await.0, 503);
+            for query in ["store=1", "store=true", "store"] {
+                assert_eq!(probe(&health, "/readyz", Some(query)).await.0, 503, "{query}");
+            }
+            for query in ["stor=1", "store=yes", "store=0", "store=1&stor=1"] {
+                assert_eq!(probe(&health, "/readyz", Some(query)).await.0, 400, "{query}");
+            }
         }
     }
 

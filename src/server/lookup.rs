@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::moment::duration;
 use crate::engine::lookup::View;
 use crate::engine::problem::{Code, Problem};
+use crate::operation::admission::Repeat;
 use crate::operation::{OperationId, State};
 use crate::server::body::ResponseBody;
 use crate::server::respond;
@@ -104,8 +105,6 @@ pub fn answer(view: &View) -> Response<ResponseBody> {
     respond::json(StatusCode::OK, &shown)
 }
 
-const IN_DOUBT: &str = "Do not repeat the call with a new key; with its own it never runs twice. Check with the service itself, or ask a person.";
-
 #[derive(Serialize)]
 struct Shown<'a> {
     #[serde(flatten)]
@@ -118,6 +117,9 @@ struct Shown<'a> {
 fn next(view: &View) -> String {
     let address = format!("{ADDRESS}{}", view.operation.id);
     let said = match &view.operation.state {
+        State::Waiting { .. } if view.operation.parked_until().is_some_and(|due| due > view.now) => {
+            "The call waits until not_before and goes on by itself then; ask again after that."
+        }
         State::Claimed { .. } | State::Sent { .. } | State::Waiting { .. } => {
             return format!(
                 "Ask GET {address}?wait=10s, or repeat the call with the same key: it joins the running one, or says when that \
@@ -136,9 +138,18 @@ fn next(view: &View) -> String {
                 None => "The call ran and its answer is no longer here; read the result from the service itself.",
             }
         }
-        State::NotExecuted { .. } if view.operation.is_disputed() => IN_DOUBT,
-        State::NotExecuted { .. } => "Nothing ran; repeat the call with the same key if it is still wanted.",
-        State::Unknown { .. } => IN_DOUBT,
+        State::NotExecuted { .. } if !view.operation.is_disputed() => {
+            "Nothing ran; repeat the call with the same key if it is still wanted."
+        }
+        State::NotExecuted { .. } | State::Unknown { .. } => match view.repeat {
+            Repeat::Unsafe => {
+                "Do not repeat the call with a new key; with its own it never runs twice. Check with the service itself, or ask a person."
+            }
+            Repeat::WithKey => {
+                "Repeat the call with the same key, never with a new one: it finds out what became of it, and does not run twice."
+            }
+            Repeat::Harmless => "Repeat the call with the same key: the service may get it twice without harm.",
+        },
         State::Rejected => "Do not repeat the call; a person said no to it.",
         State::Abandoned => "Do not repeat the call; a person gave it up.",
     };
@@ -152,7 +163,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Timestamp;
-    use crate::operation::{Cause, DeadLetter, Kept, Operation, Receipt};
+    use crate::operation::{Cause, DeadLetter, Kept, Lease, Operation, Receipt};
     use crate::server::view::tests::{operation, settled};
 
     fn id() -> OperationId {
@@ -195,12 +206,12 @@ mod tests {
         assert!(Question::read(&Method::GET, "/payments", None).is_none());
     }
 
-    async fn said(state: State, receipt: Option<Receipt>) -> (Value, String) {
-        said_of(operation("k-1", 0, state), receipt).await
+    async fn said(state: State, receipt: Option<Receipt>, repeat: Repeat) -> (Value, String) {
+        said_of(operation("k-1", 0, state), receipt, repeat).await
     }
 
-    async fn said_of(operation: Operation, receipt: Option<Receipt>) -> (Value, String) {
-        let view = View { operation, receipt, now: Timestamp(0) };
+    async fn said_of(operation: Operation, receipt: Option<Receipt>, repeat: Repeat) -> (Value, String) {
+        let view = View { operation, receipt, now: Timestamp(0), repeat };
         let body = answer(&view).into_body().collect().await.unwrap().to_bytes();
         let said: Value = serde_json::from_slice(&body).unwrap();
         let next = said["next"].as_str().unwrap().to_owned();
@@ -211,21 +222,36 @@ mod tests {
     async fn a_receipt_is_not_shown_but_how_to_get_it_is() {
         let receipt = Receipt { status: 201, headers: std::sync::Arc::default(), body: "{\"id\":\"secret\"}".into() };
         let state = State::Succeeded { settled: settled(Kept::Whole) };
-        let (said, next) = said(state, Some(receipt)).await;
+        let (said, next) = said(state, Some(receipt), Repeat::Unsafe).await;
         assert!(next.contains("same key") && !said.to_string().contains("secret"));
         assert_eq!(said["result"]["status"], 201);
     }
 
     #[tokio::test]
-    async fn an_unknown_end_is_never_an_invitation() {
+    async fn a_parked_call_is_not_waited_for() {
+        let waits = |lease| State::Waiting { not_before: Timestamp(60_000), lease };
+        let (_, next) = said(waits(None), None, Repeat::Unsafe).await;
+        assert!(next.contains("not_before") && !next.contains("?wait"), "{next}");
+        let (_, next) = said(waits(Some(Lease { until: Timestamp(5000) })), None, Repeat::Unsafe).await;
+        assert!(next.contains("?wait"), "{next}");
+    }
+
+    #[tokio::test]
+    async fn an_unknown_end_is_an_invitation_only_where_a_repeat_does_no_harm() {
         let unknown = operation("k-1", 0, State::Unknown { cause: Cause::Closed, since: Timestamp(0) });
         let not_executed = operation("k-1", 0, State::NotExecuted { cause: Cause::OwnerLost });
         let disputed = DeadLetter { since: Timestamp(0), alerted_at: None, disputed: true };
         let disputed = Operation { dead: Some(disputed), ..not_executed };
-        for operation in [unknown, disputed] {
-            let (said, next) = said_of(operation, None).await;
-            assert_eq!(said["execution"], "unknown");
-            assert!(next.starts_with("Do not repeat"));
+        for (repeat, begin) in [
+            (Repeat::Unsafe, "Do not repeat"),
+            (Repeat::WithKey, "Repeat the call with the same key, never with a new one"),
+            (Repeat::Harmless, "Repeat the call with the same key"),
+        ] {
+            for operation in [unknown.clone(), disputed.clone()] {
+                let (said, next) = said_of(operation, None, repeat).await;
+                assert_eq!(said["execution"], "unknown");
+                assert!(next.starts_with(begin), "{next}");
+            }
         }
     }
 }

@@ -265,6 +265,18 @@ async fn a_gateway_that_does_not_know_the_route_leaves_a_parked_call_alone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_parked_call_whose_route_nobody_has_any_more_says_so() {
+    let gateway = parked(Vec::new(), Setup::UNSAFE, Ask::keyed("k")).await;
+    let stranger = gateway.neighbour_with(Setup { name: "other", ..Setup::UNSAFE });
+    gateway.at(TEN_MINUTES + secs(200)).await;
+    stranger.sweep().await;
+    let State::NotExecuted { cause } = gateway.kept("k").await.unwrap().operation.state else {
+        panic!("it did not run")
+    };
+    assert_eq!(cause, Cause::Unsendable);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_that_may_be_forgotten_by_then_is_not_sent_again() {
     let setup = Setup { upstream: "key_retention = \"9m\"\nsettle = \"10s\"", ..Setup::WITH_KEY };
     let gateway = Gateway::before(vec![answers(503).with("retry-after", "600").into()], setup);

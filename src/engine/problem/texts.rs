@@ -137,9 +137,10 @@ pub(super) const OUTCOME_UNKNOWN: Entry = Entry {
              twice. Check with the service itself what became of it, or ask a person.",
     explanation: "Bytes of the call went to the service and no final answer came back. It may or may not have run there, \
                   and time does not tell. Where a second send could run it twice (repeat = \"unsafe\"), none is made, \
-                  and only evidence ends this state: the late answer of the very same attempt. A person who sees at the \
-                  service that it did not run sends the call with a new key; one who sees that it ran takes the result \
-                  from there. The record stays as it is and counts against store.max_open. Where the service honours idempotency keys \
+                  and only the late answer of the very same attempt ends this state, or a person. Whoever sees at the \
+                  service that it did not run sends the call with a new key; whoever sees that it ran takes the result \
+                  from there. The record counts against store.max_open until an operator gives it up: \
+                  POST /v1/operations/NAME/abandon on the admin listener. Where the service honours idempotency keys \
                   (\"with-key\") or may get the call twice (\"harmless\"), the same call with the same key is sent again and finds \
                   out, and the problem says so: retryable is true then. A route may be said to be that later on, and its \
                   calls keep their keys. A call without a key of its own has the one that its answer tells \
@@ -179,8 +180,8 @@ pub(super) const ABANDONED: Entry = Entry {
     also: "",
     title: "A person gave this call up",
     advice: "Do not repeat this call; ask the operator what became of it.",
-    explanation: "An operator closed this operation without a result. Nothing was sent. No operator can in this \
-                  version.",
+    explanation: "An operator gave this operation up (POST /v1/operations/NAME/abandon on the admin listener), so its \
+                  key is never sent again, for as long as its tombstone is kept. Nothing was sent.",
     retryable: false,
     look_up: true,
 };
@@ -189,10 +190,10 @@ pub(super) const CONFLICT: Entry = Entry {
     code: "conflict",
     status: 409,
     also: "",
-    title: "There is nothing to do",
-    advice: "Look at the present state first; it is not the one that this request is for.",
-    explanation: "An operator asked for something that the present state does not allow, such as accepting the loss of a \
-                  store that has lost nothing. Nothing was changed.",
+    title: "Not possible in this state",
+    advice: "Go by the detail; GET /v1/status and GET /v1/operations/NAME show how things stand.",
+    explanation: "An operator asked for something that the present state does not allow, such as a redrive of a call that \
+                  may have run, or the acceptance of a loss by a store that has lost nothing. Nothing was changed.",
     retryable: false,
     look_up: false,
 };
@@ -241,9 +242,10 @@ pub(super) const RATE_LIMITED: Entry = Entry {
     also: "",
     title: "Too many calls",
     advice: "Wait as Retry-After says, then send the same call again.",
-    explanation: "The route's own limit (routes.limit) is used up, the service asked for less traffic, or the caller has as many unfinished operations as \
-                  store.max_open allows: running, waiting, or unknown. Unknown ones free no place by themselves: \
-                  GET /v1/operations?state=unknown on the admin port lists them. Repeats that need no send, of a call that is \
+    explanation: "The route's own limit (routes.limit) is used up, the service asked for less traffic, an operator \
+                  paused it, or the caller has as many unfinished operations as store.max_open allows: running, waiting, \
+                  or unknown. Unknown ones free no place by themselves: GET /v1/operations?state=unknown on the admin \
+                  listener lists them, POST /v1/operations/NAME/abandon gives one up. Repeats that need no send, of a call that is \
                   running or has a receipt, are answered all the same. Nothing was sent and nothing was stored.",
     retryable: true,
     look_up: false,

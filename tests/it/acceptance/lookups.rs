@@ -13,6 +13,7 @@ on! { [memory file redis]
 
 on! { [memory]
     c30_an_unknown_end_is_told_as_such
+    an_unknown_that_a_repeat_settles_says_so
     c30_a_look_up_of_nothing_or_of_another_caller_finds_nothing
     a_stamped_call_is_found_by_its_key
     a_problem_explains_itself_at_its_address
@@ -72,6 +73,20 @@ fn c30_an_unknown_end_is_told_as_such(ground: Ground) {
 
     assert_eq!((&told["state"], &told["execution"]), (&"unknown".into(), &"unknown".into()));
     assert!(told["next"].as_str().is_some_and(|next| next.starts_with("Do not repeat")), "{told}");
+}
+
+fn an_unknown_that_a_repeat_settles_says_so(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::Close);
+    let gateway = Settings::of(&upstream).with_key().route("retry.max_attempts = 1").start(&ground);
+
+    let lost = gateway.charge("k-1").send().expect_problem(502, "outcome-unknown");
+    assert_eq!(lost.json()["retryable"], true);
+    let told = gateway.look_up(lost.operation(), "").json();
+    assert!(told["next"].as_str().is_some_and(|next| next.starts_with("Repeat the call with the same key")), "{told}");
+    let receipt = gateway.look_up(lost.operation(), "/receipt").expect_problem(409, "outcome-unknown");
+    assert_eq!(receipt.json()["retryable"], true);
+    gateway.charge("k-1").send().expect(201);
 }
 
 fn c30_a_look_up_of_nothing_or_of_another_caller_finds_nothing(ground: Ground) {
