@@ -190,8 +190,10 @@ impl Gate {
         situation.stopped(Stop::Budget)
     }
 
-    fn count_refused(&self) {
+    /// The breaker has turned an attempt away.
+    fn refused(&self, wait: Duration) -> Refused {
         self.circuit.iter().for_each(|circuit| circuit.refused.add());
+        Refused::BreakerOpen(self.circuit.as_ref().and_then(|circuit| circuit.last_failure()), wait)
     }
 
     fn withdraw(&self, budget: &Budget) -> bool {
@@ -218,7 +220,7 @@ impl Permit {
         let Some((circuit, ticket)) = self.circuit.take() else { return };
         // A caller in a hurry must not shut an upstream for all.
         let had_its_time = self.since.elapsed() >= policy.attempt_timeout / 2;
-        circuit.report(ticket, health(fact, had_its_time), entropy);
+        circuit.report(ticket, health(fact, had_its_time), fact.cause(), entropy);
     }
 }
 

@@ -41,6 +41,15 @@ enum Whose<'a> {
     Each(&'a Scope),
 }
 
+/// More than a rate allows.
+#[derive(Clone, Copy, Debug)]
+pub struct OverRate {
+    /// Until the next call would be taken.
+    pub wait: Duration,
+    /// Of this caller alone, and not of all.
+    pub by_caller: bool,
+}
+
 /// A place among those that wait; a drop gives it back.
 struct Place<'a>(&'a AtomicU32);
 
@@ -58,8 +67,8 @@ impl Limits {
     /// Takes one call of the route's rates, in time for `until`.
     ///
     /// # Errors
-    /// How long until the next one would be taken.
-    pub async fn take(&self, store: &dyn Store, route: &str, scope: &Scope, until: Instant) -> Result<(), Duration> {
+    /// Whose rate it is beyond, and how long until the next one would be taken.
+    pub async fn take(&self, store: &dyn Store, route: &str, scope: &Scope, until: Instant) -> Result<(), OverRate> {
         let Some(limiter) = self.0.get(route) else { return Ok(()) };
         let mut place = None;
         // A caller who is over his own rate takes nothing from the others.
@@ -67,7 +76,7 @@ impl Limits {
             while let Err(wait) = limiter.take(store, route, whose).await {
                 place = place.or_else(|| limiter.line_up());
                 if place.is_none() || Instant::now() + wait >= until {
-                    return Err(wait);
+                    return Err(OverRate { wait, by_caller: matches!(whose, Whose::Each(_)) });
                 }
                 sleep(wait).await;
             }
@@ -199,7 +208,7 @@ mod tests {
         Scope::named("test", name)
     }
 
-    async fn take(limits: &Limits, name: &str) -> Result<(), Duration> {
+    async fn take(limits: &Limits, name: &str) -> Result<(), OverRate> {
         limits.take(&store(), "r", &scope(name), Instant::now() + Duration::from_secs(1)).await
     }
 
@@ -208,8 +217,8 @@ mod tests {
         let limits = limits(rate(10, 2), None, 0);
         assert!(take(&limits, "a").await.is_ok());
         assert!(take(&limits, "b").await.is_ok());
-        let wait = take(&limits, "c").await.unwrap_err();
-        assert!(wait <= Duration::from_millis(100) && wait > Duration::ZERO, "{wait:?}");
+        let OverRate { wait, by_caller } = take(&limits, "c").await.unwrap_err();
+        assert!(!by_caller && wait <= Duration::from_millis(100) && wait > Duration::ZERO, "{wait:?}");
         tokio::time::advance(wait).await;
         assert!(take(&limits, "c").await.is_ok());
     }
@@ -219,10 +228,10 @@ mod tests {
         let limits = limits(rate(10, 3), rate(10, 1), 0);
         assert!(take(&limits, "a").await.is_ok());
         for _ in 0..9 {
-            assert!(take(&limits, "a").await.is_err());
+            assert!(take(&limits, "a").await.unwrap_err().by_caller);
         }
         assert!(take(&limits, "b").await.is_ok() && take(&limits, "c").await.is_ok());
-        assert!(take(&limits, "d").await.is_err(), "the rate of all");
+        assert!(!take(&limits, "d").await.unwrap_err().by_caller, "the rate of all");
         limits.forget();
         assert_eq!(limits.0["r"].each.as_ref().unwrap().len(), 4);
         tokio::time::advance(Duration::from_secs(1)).await;

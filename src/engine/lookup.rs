@@ -76,10 +76,10 @@ impl Engine {
         }
     }
     async fn repeat_of_unknown(&self, operation: &Operation) -> Repeat {
-        if operation.state.name() != StateName::Unknown {
+        if operation.state.name() != StateName::Unknown && !operation.is_disputed() {
             return Repeat::Unsafe;
         }
-        let request = self.kept_request(operation.id).await.ok().flatten();
+        let request = self.kept_request(operation.id).await.ok().and_then(KeptRequest::here);
         let rule = self.resend_rule(operation, request.as_ref());
         match operation.admit(None, &rule, self.store.now()) {
             Admission::ClaimAgain => rule.repeat,

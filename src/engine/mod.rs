@@ -49,7 +49,7 @@ use crate::engine::conclusion::Conclusion;
 use crate::engine::flight::Flights;
 use crate::engine::gates::{Gate, Gates, Permit};
 use crate::engine::headroom::Headroom;
-use crate::engine::limits::Limits;
+use crate::engine::limits::{Limits, OverRate};
 use crate::engine::owner::Owner;
 use crate::engine::pass::Passage;
 use crate::engine::scopes::Scopes;
@@ -150,7 +150,7 @@ impl Engine {
     pub async fn unguarded(&self, passage: Passage) -> Answer {
         match self.take_rate(&passage.route, &passage.scope, passage.deadline).await {
             Ok(()) => self.pass(passage).await,
-            Err(wait) => pass::refused(&passage, refusal::rate_problem(&passage.route, wait)),
+            Err(over) => pass::refused(&passage, refusal::rate_problem(&passage.route, over)),
         }
     }
 
@@ -161,8 +161,8 @@ impl Engine {
             return answer;
         }
         let Call { route, scope, deadline, .. } = &named.call;
-        if let Err(wait) = self.take_rate(route, scope, *deadline).await {
-            return refusal::rate_limited(&named, Execution::NotExecuted, wait).answer();
+        if let Err(over) = self.take_rate(route, scope, *deadline).await {
+            return refusal::rate_limited(&named, Execution::NotExecuted, over).answer();
         }
         tracing::warn!(operation = %named.id, route = %named.call.route.name, "store away: call goes unguarded");
         let NamedCall { call, identity, .. } = named;
@@ -244,7 +244,7 @@ impl Engine {
         if self.shared.limits.has(&route.name) {
             let Some(so_far) = self.before_send(named).await.map_err(no_store)? else { return Ok(None) };
             let taken = self.take_rate(route, &named.call.scope, named.call.deadline).await;
-            taken.map_err(|wait| Box::new(refusal::rate_limited(named, so_far, wait)))?;
+            taken.map_err(|over| Box::new(refusal::rate_limited(named, so_far, over)))?;
         }
         let Some(lane) = self.lane(route) else { return Ok(None) };
         if let Some(permit) = lane.gate.admit_at_once(named.repeat()) {
@@ -255,7 +255,7 @@ impl Engine {
         entered.map(Some).map_err(|refused| Box::new(refusal::held_back(named, so_far, refused)))
     }
 
-    async fn take_rate(&self, route: &Route, scope: &Scope, until: Instant) -> Result<(), Duration> {
+    async fn take_rate(&self, route: &Route, scope: &Scope, until: Instant) -> Result<(), OverRate> {
         self.shared.limits.take(self.store.as_ref(), &route.name, scope, until).await
     }
 

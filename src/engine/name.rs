@@ -110,7 +110,7 @@ impl Engine {
         }
         let key = match chosen(rules, client, &facts) {
             Some(key) => key,
-            None if rules.mode == KeyMode::Required => return Err(key_missing(rules)),
+            None if rules.mode == KeyMode::Required => return Err(key_missing(rules, &facts)),
             None => self.stamp(&call, &facts),
         };
         let scope = call.scope.digest();
@@ -317,12 +317,15 @@ fn upstream_key(call: &Call, key: &Key) -> Option<String> {
     }
 }
 
-fn key_missing(rules: &KeyRules) -> Box<Answer> {
-    let detail = format!(
-        "The route wants a key: send `{}`, or `{}` and `{}` from which one is made.",
-        rules.header, rules.session_header, rules.step_header
-    );
-    refuse(Code::KeyMissing, detail)
+fn key_missing(rules: &KeyRules, facts: &Facts) -> Box<Answer> {
+    let (header, session, step) = (&rules.header, &rules.session_header, &rules.step_header);
+    let missing = match (&facts.session, &facts.step) {
+        (Some(_), None) => format!(" The call has `{session}` and no `{step}`."),
+        (None, Some(_)) => format!(" The call has `{step}` and no `{session}`."),
+        (None, None) | (Some(_), Some(_)) => String::new(),
+    };
+    let wanted = format!("The route wants a key: send `{header}`, or `{session}` and `{step}` from which one is made.");
+    refuse(Code::KeyMissing, wanted + &missing)
 }
 
 fn refuse(code: Code, detail: String) -> Box<Answer> {

@@ -8,10 +8,12 @@ use crate::engine::answer::{Compensation, Execution, Marks};
 use crate::engine::call::NamedCall;
 use crate::engine::conclusion::Conclusion;
 use crate::engine::gates::Refused;
+use crate::engine::limits::OverRate;
 use crate::engine::problem::{Code, LostAnswer, Problem};
 use crate::operation::admission::{Admission, Repeat};
 use crate::operation::transition::IllegalTransition;
 use crate::operation::{Identity, Kept, Operation, OperationId, State, StateName};
+use crate::retry::pause::Whom;
 use crate::store::{Damage, Found, StoreError, Unreadable};
 
 /// When to ask again for something that is under way.
@@ -265,8 +267,8 @@ pub fn too_many_open(named: &NamedCall, most: u64) -> Conclusion {
 }
 
 /// The route's own limit is used up; `execution` is what came of the call before.
-pub fn rate_limited(named: &NamedCall, execution: Execution, wait: Duration) -> Conclusion {
-    let mut problem = rate_problem(&named.call.route, wait);
+pub fn rate_limited(named: &NamedCall, execution: Execution, over: OverRate) -> Conclusion {
+    let mut problem = rate_problem(&named.call.route, over);
     problem.detail += earlier(Some(execution));
     Conclusion::Problem { problem, marks: marks(named.id, &named.identity, execution) }
 }
@@ -282,15 +284,20 @@ pub(super) fn held_back(named: &NamedCall, execution: Execution, refused: Refuse
 pub(super) fn gate_problem(route: &Route, refused: Refused) -> Problem {
     let upstream = &route.upstream.name;
     match refused {
-        Refused::Paused(wait) => {
-            let detail = format!(
-                "Upstream `{upstream}` asked for less traffic, so calls with this credential wait; this one was not sent."
-            );
-            Problem::new(Code::RateLimited, detail).with_retry_after(wait)
+        Refused::Paused(whom, wait) => {
+            let why = match whom {
+                Whom::Everybody => format!("Calls to `{upstream}` are paused"),
+                Whom::Holder(_) => {
+                    format!("Upstream `{upstream}` asked for less traffic, so calls with this credential wait")
+                }
+            };
+            Problem::new(Code::RateLimited, format!("{why}; this one was not sent.")).with_retry_after(wait)
         }
-        Refused::BreakerOpen(wait) => {
+        Refused::BreakerOpen(last, wait) => {
+            let last = last.map(|cause| format!(" (last: {cause})")).unwrap_or_default();
             let detail = format!(
-                "Upstream `{upstream}` has failed time and again, so nothing is sent to it for a while; this call was not."
+                "Upstream `{upstream}` has failed time and again{last}, so nothing is sent to it for a while; this call \
+                 was not."
             );
             Problem::new(Code::BreakerOpen, detail).with_retry_after(wait)
         }
@@ -305,9 +312,10 @@ pub(super) fn gate_problem(route: &Route, refused: Refused) -> Problem {
 }
 
 /// The route's own limit, as a problem.
-pub fn rate_problem(route: &Route, wait: Duration) -> Problem {
-    let detail = format!("Route `{}` takes no more calls now; this one was not sent.", route.name);
-    Problem { quota_used_up: true, ..Problem::new(Code::RateLimited, detail).with_retry_after(wait) }
+pub fn rate_problem(route: &Route, over: OverRate) -> Problem {
+    let whose = if over.by_caller { "of this caller (limit.rate_per_scope)" } else { "(limit.rate)" };
+    let detail = format!("Route `{}` takes no more calls {whose} now; this one was not sent.", route.name);
+    Problem { quota_used_up: true, ..Problem::new(Code::RateLimited, detail).with_retry_after(over.wait) }
 }
 
 /// A call without a key of its own, while an identical one is unresolved.

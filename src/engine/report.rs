@@ -56,7 +56,13 @@ impl Run<'_> {
             (false, true) => Code::UpstreamTimeout,
             (false, false) => Code::UpstreamFailed,
         };
-        let advice = if doubtful { self.why_not_again(told.stop) } else { String::new() };
+        let advice = match doubtful {
+            true => self.why_not_again(told.stop),
+            false if self.sends == 0 && self.tries.tries > 0 => {
+                format!(" Tries without a connection: {}.", self.tries.tries)
+            }
+            false => String::new(),
+        };
         let problem = Problem::new(code, format!("{failure}.{advice}")).with_status(status.as_u16());
         if doubtful { self.left_in_doubt(problem) } else { problem }
     }

@@ -190,7 +190,7 @@ impl<'a> Run<'a> {
     async fn enter(&mut self) -> Result<(), Refused> {
         while self.permit.is_none() {
             match self.admit().await {
-                Err(Refused::BreakerOpen(wait)) if Instant::now() + wait < self.deadline => {
+                Err(Refused::BreakerOpen(_, wait)) if Instant::now() + wait < self.deadline => {
                     self.owner.holding(pin!(sleep(wait))).await;
                 }
                 admitted => return admitted,

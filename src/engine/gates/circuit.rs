@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::locked;
 use crate::engine::status::Counter;
 use crate::entropy::Entropy;
+use crate::operation::Cause;
 use crate::retry::breaker::{Breaker, BreakerPolicy, Health, Ticket};
 
 /// The breaker of one upstream, for all routes that want it the same way.
@@ -17,6 +18,7 @@ pub(super) struct Circuit {
     upstream: String,
     begin: Instant,
     breaker: Mutex<Breaker>,
+    last_failure: Mutex<Option<Cause>>,
     openings: Counter,
     pub(super) refused: Counter,
 }
@@ -28,6 +30,7 @@ impl Circuit {
             upstream: upstream.to_owned(),
             begin,
             breaker: Mutex::new(Breaker::new(policy)),
+            last_failure: Mutex::default(),
             openings: Counter::default(),
             refused: Counter::default(),
         }
@@ -41,12 +44,29 @@ impl Circuit {
         locked(&self.breaker).look(may_probe, self.now())
     }
 
-    pub(super) fn report(&self, ticket: Ticket, health: Health, entropy: &Entropy) {
+    /// `cause`: what came of the attempt, in the words for operators.
+    pub(super) fn report(&self, ticket: Ticket, health: Health, cause: Cause, entropy: &Entropy) {
         let spread = || u32::try_from(entropy.up_to(40)).unwrap_or(0);
-        if locked(&self.breaker).report(ticket, health, self.now(), spread) {
-            self.openings.add();
-            tracing::warn!(upstream = self.upstream, "breaker open: calls get 503 breaker-open and are not sent");
+        if health == Health::Failed {
+            *locked(&self.last_failure) = Some(cause);
         }
+        let (upstream, now) = (&self.upstream, self.now());
+        let mut breaker = locked(&self.breaker);
+        let (before, _) = breaker.shown(now);
+        let opens = breaker.report(ticket, health, now, spread);
+        let (after, left) = breaker.shown(now);
+        drop(breaker);
+        if opens {
+            self.openings.add();
+            let open_for_ms = crate::clock::millis(left);
+            tracing::warn!(upstream, %cause, open_for_ms, "breaker open: calls get 503 breaker-open and are not sent");
+        } else if after == "closed" && before != after {
+            tracing::info!(upstream, "breaker closed: calls are sent again");
+        }
+    }
+
+    pub(super) fn last_failure(&self) -> Option<Cause> {
+        *locked(&self.last_failure)
     }
 
     pub(super) fn give_back(&self, ticket: Ticket) {
@@ -60,6 +80,7 @@ impl Circuit {
         CircuitSnapshot {
             state,
             open_for_ms: crate::clock::millis(left),
+            last_failure: self.last_failure().map(|cause| cause.to_string()),
             openings: self.openings.get(),
             refused: self.refused.get(),
         }
@@ -77,6 +98,9 @@ pub struct CircuitSnapshot {
     pub state: &'static str,
     /// Until the first probe.
     pub open_for_ms: u64,
+    /// Of an attempt, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<String>,
     /// Since the start, as is the next.
     pub openings: u64,
     /// Attempts that were not let through.

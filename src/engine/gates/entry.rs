@@ -7,14 +7,14 @@ use http::{HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::pausing::{Canary, Pausing, hold_until};
-use super::{Gate, Permit};
+use super::pausing::{Canary, Pausing, hold_until, shown};
+use super::{Gate, Permit, Place, Upstream};
 use crate::config;
 use crate::credential::{Lifetime, lifetime};
 use crate::engine::Engine;
-use crate::operation::Scope;
 use crate::operation::admission::Repeat;
 use crate::operation::outcome::Fact;
+use crate::operation::{Cause, Scope};
 use crate::retry::RetryPolicy;
 use crate::retry::decide::{LEAST_TRY, Stop};
 use crate::retry::pause::{SOON, Turn, Whom};
@@ -39,8 +39,8 @@ pub(in crate::engine) struct Entrant {
 /// Why an attempt may not be made, and how long until it is worth asking again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Refused {
-    Paused(Duration),
-    BreakerOpen(Duration),
+    Paused(Whom, Duration),
+    BreakerOpen(Option<Cause>, Duration),
     /// No place is free, and none in line for one.
     Full,
 }
@@ -63,7 +63,7 @@ impl Refused {
     /// After what time it is worth asking again.
     pub(in crate::engine) fn wait(&self) -> Duration {
         match self {
-            Self::Paused(wait) | Self::BreakerOpen(wait) => *wait,
+            Self::Paused(_, wait) | Self::BreakerOpen(_, wait) => *wait,
             Self::Full => Duration::from_secs(1),
         }
     }
@@ -71,9 +71,9 @@ impl Refused {
     /// What stops a run that has begun.
     pub(in crate::engine) fn stop(self, policy: &RetryPolicy) -> Stop {
         match self {
-            Self::Paused(wait) if wait > policy.retry_after_max => Stop::HintTooLong,
-            Self::Paused(_) => Stop::Deadline,
-            Self::BreakerOpen(_) => Stop::Breaker,
+            Self::Paused(_, wait) if wait > policy.retry_after_max => Stop::HintTooLong,
+            Self::Paused(..) => Stop::Deadline,
+            Self::BreakerOpen(..) => Stop::Breaker,
             Self::Full => Stop::Deadline,
         }
     }
@@ -82,40 +82,48 @@ impl Refused {
 impl Engine {
     /// Leave for an attempt; waits for the end of a pause where that is soon enough, and for a place in line.
     pub(in crate::engine) async fn pass_gates(&self, gate: &Gate, entrant: &Entrant) -> Result<Permit, Refused> {
-        let until = entrant.deadline.checked_sub(LEAST_TRY).unwrap_or(entrant.deadline);
         loop {
-            let mut canaries = self.wait_for_turns(&gate.upstream.pausing, entrant).await.map_err(Refused::Paused)?;
+            let canaries = self.wait_for_turns(&gate.upstream.pausing, entrant).await?;
             // Nobody stands in line for what is shut, and nobody takes the breaker's ticket into the line with him.
-            gate.look(entrant.repeat).inspect_err(|_| gate.count_refused()).map_err(Refused::BreakerOpen)?;
-            let place = match gate.places.take_at_once() {
-                Some(place) => place,
-                None => {
-                    // A canary in line would hold back all who wait for its pause: it leaves that to the next one, and
-                    // asks again when it has its place.
-                    let asks_again = !canaries.is_empty();
-                    canaries.clear();
-                    let place = gate.places.take(&entrant.scope, entrant.is_new, until).await.ok_or(Refused::Full)?;
-                    if asks_again {
-                        let soon = Entrant { patience: SOON, ..entrant.clone() };
-                        let Ok(again) = self.wait_for_turns(&gate.upstream.pausing, &soon).await else { continue };
-                        canaries = again;
-                    }
-                    place
-                }
-            };
-            let admitted = gate.admit(entrant.repeat).inspect_err(|_| gate.count_refused());
-            let mut permit = admitted.map_err(Refused::BreakerOpen)?;
-            (permit.canaries, permit.place) = (canaries, Some(place));
-            return Ok(permit);
+            gate.look(entrant.repeat).map_err(|wait| gate.refused(wait))?;
+            if let Some((place, canaries)) = self.take_place(gate, entrant, canaries).await? {
+                let mut permit = gate.admit(entrant.repeat).map_err(|wait| gate.refused(wait))?;
+                (permit.canaries, permit.place) = (canaries, Some(place));
+                return Ok(permit);
+            }
         }
     }
 
+    /// A place, perhaps after a wait in line. A canary in line would hold back all who wait for its pause: it leaves that to
+    /// the next one, and asks again when it has its place; `None` where it would have to wait then.
+    async fn take_place(
+        &self,
+        gate: &Gate,
+        entrant: &Entrant,
+        canaries: Vec<Canary>,
+    ) -> Result<Option<(Place, Vec<Canary>)>, Refused> {
+        if let Some(place) = gate.places.take_at_once() {
+            return Ok(Some((place, canaries)));
+        }
+        let asks_again = !canaries.is_empty();
+        drop(canaries);
+        let until = entrant.deadline.checked_sub(LEAST_TRY).unwrap_or(entrant.deadline);
+        let place = gate.places.take(&entrant.scope, entrant.is_new, until).await.ok_or(Refused::Full)?;
+        if !asks_again {
+            return Ok(Some((place, Vec::new())));
+        }
+        let soon = Entrant { patience: SOON, ..entrant.clone() };
+        let canaries = self.wait_for_turns(&gate.upstream.pausing, &soon).await;
+        Ok(canaries.ok().map(|canaries| (place, canaries)))
+    }
+
     /// The pause of its own credential first: who has to wait for that one must not be the canary of everybody's.
-    async fn wait_for_turns(&self, pausing: &Arc<Pausing>, entrant: &Entrant) -> Result<Vec<Canary>, Duration> {
+    async fn wait_for_turns(&self, pausing: &Arc<Pausing>, entrant: &Entrant) -> Result<Vec<Canary>, Refused> {
         let mut canaries = Vec::new();
         if pausing.has_any() {
             for whom in [entrant.whom, Whom::Everybody] {
-                canaries.extend(Box::pin(self.wait_for_turn(pausing, whom, entrant)).await?);
+                let waited = Box::pin(self.wait_for_turn(pausing, whom, entrant)).await;
+                canaries.extend(waited.map_err(|wait| Refused::Paused(whom, wait))?);
             }
         }
         Ok(canaries)
@@ -178,7 +186,7 @@ impl Engine {
         if asks_for_less(came.fact, came.hint) {
             let whom = (came.whom)();
             let wait = gate.upstream.pausing.throttled(whom, came.hint.map(|Hint(wait)| wait));
-            wait.into_iter().for_each(|wait| self.share_pause(&gate.upstream.pausing, whom, wait));
+            wait.into_iter().for_each(|wait| self.share_pause(&gate.upstream, whom, wait));
             return;
         }
         // The drop of one that was not answered lets the next call find out.
@@ -187,12 +195,13 @@ impl Engine {
         }
     }
 
-    fn share_pause(&self, pausing: &Arc<Pausing>, whom: Whom, wait: Duration) {
-        let (pausing, store) = (Arc::clone(pausing), Arc::clone(&self.store));
-        tracing::info!(
-            pause = pausing.name(whom),
+    fn share_pause(&self, upstream: &Upstream, whom: Whom, wait: Duration) {
+        let (pausing, store) = (Arc::clone(&upstream.pausing), Arc::clone(&self.store));
+        tracing::warn!(
+            upstream = upstream.name,
+            credential = shown(whom),
             wait_ms = crate::clock::millis(wait),
-            "upstream asks for less: paused"
+            "paused: the upstream asks for less, and calls with this credential wait or get 429"
         );
         self.shared.tasks.spawn(async move {
             let (name, lease) = (pausing.name(whom), pausing.take_lease(whom));

@@ -85,6 +85,7 @@ fn a_service_that_stays_down_has_not_run_the_call(ground: Ground) {
     let refused = gateway.charge("k-1").send().expect_problem(502, "upstream-failed");
     assert_eq!((refused.execution(), refused.header("Oncegate-Stop")), (Some("not-executed"), Some("exhausted")));
     assert_eq!((refused.header("Oncegate-Attempts"), &gateway.counts()["attempts"]), (Some("0"), &0.into()));
+    assert!(refused.json()["detail"].as_str().unwrap().ends_with(" Tries without a connection: 3."), "{refused:?}");
     assert_eq!(refused.header("x-should-retry"), Some("false"), "our own retries are used up");
     assert_eq!(gateway.operation(refused.operation()).state(), "not_executed");
     let log = gateway.log();

@@ -108,6 +108,9 @@ fn s01_a_required_key_that_is_missing_is_refused(ground: Ground) {
 
     let detail = refused.json()["detail"].to_string();
     assert!(["idempotency-key", "x-session-id", "x-step-index"].iter().all(|name| detail.contains(name)), "{detail}");
+    let lone =
+        gateway.post("/charges").header("X-Session-Id", "s").json("{}").send().expect_problem(400, "key-missing");
+    assert!(lone.json()["detail"].as_str().unwrap().ends_with("has `x-session-id` and no `x-step-index`."), "{lone:?}");
     assert!(upstream.seen().is_empty() && gateway.operations("").is_empty());
     gateway.post("/charges").session("s", "1").json("{}").send().expect(201);
 }

@@ -88,7 +88,8 @@ fn an_operator_sees_sets_and_ends_a_pause(ground: Ground) {
 
     let set = list(put(&gateway, "upstream=payments&seconds=600"));
     assert_eq!((&set["pauses"][0]["upstream"], &set["pauses"][0]["credential"]), (&json!("payments"), &json!("*")));
-    gateway.charge("k-1").send().expect_problem(429, "rate-limited");
+    let held_back = gateway.charge("k-1").send().expect_problem(429, "rate-limited").json();
+    assert_eq!(held_back["detail"], "Calls to `payments` are paused; this one was not sent.");
     gateway.call("GET", "/charges").send().expect_problem(429, "rate-limited");
     let status = gateway.admin("/v1/status");
     assert_eq!(status["upstreams"]["payments"]["pauses"][0]["phase"], json!("paused"));
@@ -114,9 +115,11 @@ fn a_breaker_shuts_a_service_out_and_says_so(ground: Ground) {
     gateway.call("GET", "/charges").send().expect(502);
     let answer = gateway.charge("k-2").send().expect_problem(503, "breaker-open");
     assert!((1..=72).contains(&answer.retry_after().unwrap()));
+    assert!(answer.json()["detail"].as_str().unwrap().contains("(last: the upstream answered 502)"), "{answer:?}");
     assert_eq!((answer.header("Oncegate-Execution"), answer.header("x-should-retry")), (Some("not-executed"), None));
     gateway.call("GET", "/charges").send().expect_problem(503, "breaker-open");
     assert_eq!(upstream.seen().len(), 2);
     let shown: Value = gateway.admin("/v1/status")["upstreams"]["payments"]["breakers"][0].clone();
     assert_eq!((&shown["state"], &shown["openings"], &shown["refused"]), (&json!("open"), &json!(1), &json!(2)));
+    assert_eq!(shown["last_failure"], "the upstream answered 502");
 }
