@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
-use rustls::{CertificateError, ClientConfig, ProtocolVersion};
+use rustls::{CertificateError, ClientConfig, InvalidMessage, ProtocolVersion};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -48,7 +48,7 @@ pub enum ConnectError {
     Timeout { after: Duration },
     #[error("{host} is no name that a certificate can be checked against")]
     ServerName { host: String, source: InvalidDnsNameError },
-    #[error("the TLS handshake failed: {}{}", .0, advice_on_trust(.0))]
+    #[error("the TLS handshake failed: {}{}", .0, advice(.0))]
     Tls(#[source] io::Error),
     #[error("the proxy {proxy} {source}")]
     Proxy { proxy: String, source: ProxyError },
@@ -62,11 +62,14 @@ pub enum ConnectError {
     NoRoom,
 }
 
-fn advice_on_trust(error: &io::Error) -> &'static str {
+fn advice(error: &io::Error) -> &'static str {
     let error = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
     match error {
         Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
             "; `ca_file` of the upstream says which authorities are trusted"
+        }
+        Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+            "; it does not speak TLS: should the url begin with http://?"
         }
         Some(_) | None => "",
     }

@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::engine::recover::Look;
 use crate::operation::OperationId;
 use crate::store::StoreError;
+use crate::telemetry::story;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// A crash of a busy gateway leaves many at once; the rest is seen to in the next second.
@@ -48,7 +49,7 @@ impl Outage {
         if self.0.is_none() {
             self.0 = Some(Instant::now());
             tracing::warn!(
-                error = error as &dyn std::error::Error,
+                error = story(error),
                 "store away: guarded calls get 503 store-unavailable and are not sent; reads pass"
             );
         }

@@ -23,9 +23,9 @@ pub enum OpenError {
     Url(#[from] Misread),
     #[error("the operating system has no randomness to give")]
     Entropy(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("Redis cannot be reached")]
+    #[error("Redis cannot be reached: {0}")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("TLS with Redis failed: certificates are missing or not trusted")]
+    #[error("TLS with Redis failed, for certificates are missing or not trusted: {0}")]
     Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("no sentinel knows a master called {0}")]
     NoSuchMaster(String),
@@ -33,11 +33,11 @@ pub enum OpenError {
     Mute,
     #[error("this Redis is the master no more")]
     Deposed,
-    #[error("Redis refused the credentials")]
+    #[error("Redis refused the credentials: {0}")]
     Credentials(#[source] RedisError),
-    #[error("Redis refused a question that has to be answered first")]
+    #[error("Redis refused a question that has to be answered first: {0}")]
     Refused(#[source] RedisError),
-    #[error("Redis takes no writes now")]
+    #[error("Redis takes no writes now: {0}")]
     TakesNoWrites(#[source] RedisError),
     #[error("Redis has version {0}; 7.0 or newer is needed")]
     TooOld(String),

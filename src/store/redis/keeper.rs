@@ -1,5 +1,6 @@
 //! Makes the connection of a store, looks after it, and makes another when it is given up.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -45,6 +46,15 @@ pub(super) enum Whereabouts {
     Named(Sentinels),
 }
 
+impl fmt::Display for Whereabouts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(host) | Self::Mapped(host) => host.fmt(f),
+            Self::Named(sentinels) => write!(f, "{}, by its sentinels", sentinels.master_name()),
+        }
+    }
+}
+
 /// Sees to it that there is a line. Its task ends with its handle.
 pub(super) struct Keeper {
     dialer: Dialer,
@@ -84,7 +94,7 @@ impl Keeper {
         tokio::select! {
             () = given_up(self.state.subscribe(), line.number) => {}
             error = self.dialer.look_after(&line) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "gave up the connection to Redis");
+                tracing::warn!(server = %self.dialer.whereabouts, %error, "gave up the connection to Redis");
                 hang_up(&self.state, line.number, Some(Arc::new(error)));
             }
         }
@@ -92,9 +102,10 @@ impl Keeper {
     }
 
     fn note(&mut self, error: OpenError) {
+        let server = &self.dialer.whereabouts;
         match (self.failures, error.is_loss()) {
-            (0, true) => tracing::warn!(%error, "Redis answers and is not used"),
-            (0, false) => tracing::warn!(error = &error as &dyn std::error::Error, "no connection to Redis"),
+            (0, true) => tracing::warn!(%server, %error, "Redis answers and is not used"),
+            (0, false) => tracing::warn!(%server, %error, "no connection to Redis"),
             (_, true | false) => {}
         }
         self.failures = self.failures.saturating_add(1);

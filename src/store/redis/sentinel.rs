@@ -21,6 +21,10 @@ pub(super) struct Sentinels {
 }
 
 impl Sentinels {
+    pub(super) fn master_name(&self) -> &str {
+        &self.master
+    }
+
     /// Nobody is asked yet; `patience` is for all of them together.
     pub(super) fn new(hosts: Vec<Host>, master: String, wiring: &Wiring, patience: Duration) -> Self {
         let sentinels = hosts.into_iter().map(|host| Arc::new(Witness::new(host, wiring.clone()))).collect();

@@ -148,7 +148,8 @@ async fn an_alert_behind_a_handshake_that_was_over_for_both_says_nothing_of_what
 async fn plain_text_where_tls_was_expected_is_a_tls_error() {
     let peer = Peer::plays(|mut line| async move { line.write(b"HTTP/1.1 400 Bad Request\r\n\r\n").await }).await;
     let client = client(peer.endpoint().port, &Authority::made(), None);
-    assert!(matches!(client.checkout(Freshness::Reuse).await.err().unwrap(), ConnectError::Tls(_)));
+    let error = client.checkout(Freshness::Reuse).await.err().unwrap();
+    assert!(matches!(error, ConnectError::Tls(_)) && error.to_string().contains("it does not speak TLS"), "{error}");
 }
 
 #[test]
