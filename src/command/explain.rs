@@ -1,8 +1,10 @@
 //! `oncegate explain`: what the gateway would make of a request. Sends nothing and needs no store.
 
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::{fs, io};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, InvalidHeaderName, InvalidHeaderValue};
@@ -41,7 +43,7 @@ pub struct Arguments {
     /// A header line, `Name: value`; may be repeated.
     #[arg(short = 'H', long = "header", value_name = "LINE")]
     headers: Vec<String>,
-    /// The body.
+    /// The body; `@FILE` is what that file says.
     #[arg(short = 'd', long = "data", value_name = "TEXT", default_value = "")]
     data: String,
 }
@@ -54,6 +56,12 @@ pub enum ExplainError {
     Method(String, #[source] InvalidMethod),
     #[error("`{0}` is no path with query")]
     Target(String, #[source] InvalidUri),
+    #[error("{} cannot be read", path.display())]
+    Body {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error("`{0}` is no header line; write `Name: value`")]
     Line(String),
     #[error("`{0}` has no valid header name")]
@@ -69,13 +77,21 @@ pub enum ExplainError {
 pub fn run(arguments: &Arguments, environment: &Environment) -> Result<ExitCode, ExplainError> {
     let config = arguments.source.load(environment)?;
     let head = head(arguments)?;
-    Ok(match explain(&config, head, &arguments.data) {
+    if arguments.method.contains(|letter: char| letter.is_ascii_lowercase()) {
+        say(format_args!("method       {}: methods have case, and services know them in capitals", arguments.method));
+    }
+    Ok(match explain(&config, head, body(&arguments.data)?) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Problem { status, code, detail, .. }) => {
             say(format_args!("refused      {status} {}, nothing is sent: {detail}", code.entry().code));
             ExitCode::FAILURE
         }
     })
+}
+
+fn body(data: &str) -> Result<Bytes, ExplainError> {
+    let Some(path) = data.strip_prefix('@') else { return Ok(Bytes::copy_from_slice(data.as_bytes())) };
+    fs::read(path).map(Bytes::from).map_err(|source| ExplainError::Body { path: path.into(), source })
 }
 
 /// The request as it was typed, to this machine unless it says another `Host`.
@@ -142,7 +158,7 @@ fn print_route(route: &Route, method: &Method, target: &str) {
 ///
 /// # Errors
 /// It would be refused.
-fn explain(config: &Config, mut head: Parts, data: &str) -> Result<(), Problem> {
+fn explain(config: &Config, mut head: Parts, body: Bytes) -> Result<(), Problem> {
     let route = route(config, &head)?;
     let (rule, peer) = (CallerRule::new(config), peer(&config.server));
     let scope = rule.scope(&mut head.headers, &peer);
@@ -154,17 +170,16 @@ fn explain(config: &Config, mut head: Parts, data: &str) -> Result<(), Problem> 
     match (route.effect_for(&head.method), route.key.mode) {
         (Effect::Read, _) => say(format_args!("decision     a read: passes through, nothing is claimed")),
         (Effect::Write, KeyMode::Off) => say(format_args!("decision     key.mode = \"off\": passes through unguarded")),
-        (Effect::Write, _) if data.len() as u64 > route.max_body => return explain_large_body(&route),
+        (Effect::Write, _) if body.len() as u64 > route.max_body => return explain_large_body(&route),
         (Effect::Write, _) => {
-            let call = call(route, scope, head, target, data);
+            let call = call(route, scope, head, target, body);
             explain_guarded(config, &call, is_certified)?;
         }
     }
     Ok(())
 }
 
-fn call(route: Arc<Route>, scope: Scope, head: Parts, target: String, data: &str) -> Call {
-    let body = Bytes::copy_from_slice(data.as_bytes());
+fn call(route: Arc<Route>, scope: Scope, head: Parts, target: String, body: Bytes) -> Call {
     let deadline = Instant::now() + route.retry.deadline;
     let (method, headers) = (head.method, head.headers.into());
     Call { route, scope, method, target, headers, body, deadline, respond_async: None, room: None }
@@ -254,7 +269,7 @@ fn print_policy(config: &Config, call: &Call, source: KeySource) {
         "kept         receipt {}, tombstone {}, in {}",
         duration_text(keep.receipts),
         duration_text(keep.tombstones),
-        config.store.url.kind()
+        config.store.url.with_whole_path()
     ));
 }
 
@@ -298,6 +313,15 @@ mod tests {
     }
 
     #[test]
+    fn a_body_may_be_in_a_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&file, "{}").unwrap();
+        assert_eq!(body(&format!("@{}", file.path().display())).unwrap(), "{}");
+        assert_eq!(body("a@b").unwrap(), "a@b");
+        assert!(matches!(body("@/no/such"), Err(ExplainError::Body { .. })));
+    }
+
+    #[test]
     fn what_the_gateway_would_refuse_is_refused() {
         let strict = format!("{FILE}\ndefaults = {{ key.mode = 'required', max_body = '4B' }}");
         for (file, line, data, expected) in [
@@ -308,7 +332,7 @@ mod tests {
             (&strict, "Idempotency-Key: a", "12345", Some(Code::BodyTooLarge)),
         ] {
             let config = Config::parse(file, "gateway.toml", &Environment::default()).unwrap();
-            let refused = explain(&config, typed("/pay", line), data).err().map(|problem| problem.code);
+            let refused = explain(&config, typed("/pay", line), Bytes::from(data)).err().map(|problem| problem.code);
             assert_eq!(refused, expected, "{line} {data}");
         }
     }
@@ -321,7 +345,7 @@ mod tests {
             let file = format!("{FILE}\ndefaults = {{ key.forward = '{forward}' }}");
             let config = Config::parse(&file, "gateway.toml", &Environment::default()).unwrap();
             let head = typed("/pay", "Idempotency-Key: a");
-            let call = call(route(&config, &head).unwrap(), Scope::none(), head, "/pay".to_owned(), "");
+            let call = call(route(&config, &head).unwrap(), Scope::none(), head, "/pay".to_owned(), Bytes::new());
             let lines = names(&call, sight(&call).unwrap().key.unwrap(), is_certified);
             let said: Vec<_> = lines.iter().map(|line| line.split("  ").next().unwrap()).collect();
             assert_eq!(said, expected, "{forward} {is_certified}");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::command::terminal::say;
-use crate::config::{Config, ConfigErrors, Environment, init_template};
+use crate::config::{Config, ConfigErrors, Environment, UpstreamMode, init_template};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -38,6 +38,8 @@ pub enum InitError {
 /// The URL is none, or the file exists or cannot be written.
 pub fn run(arguments: &Arguments, environment: &Environment) -> Result<ExitCode, InitError> {
     let path = &arguments.config;
+    let mode = UpstreamMode { url: Some(arguments.upstream.clone()), ..UpstreamMode::default() };
+    Config::for_upstream(mode, environment)?;
     let text = init_template(&arguments.upstream);
     Config::parse(&text, "the file would not be valid", environment)?;
     let mut file =
@@ -66,7 +68,9 @@ mod tests {
         let environment = Environment::default();
 
         let refused = run(&arguments("127.0.0.1:9000"), &environment);
-        assert!(matches!(refused, Err(InitError::Upstream(_))) && !arguments("").config.exists());
+        let said = refused.unwrap_err().to_string();
+        assert!(said.starts_with("--upstream: ") && said.contains("a URL that begins with its scheme"), "{said}");
+        assert!(!arguments("").config.exists());
         run(&arguments("http://127.0.0.1:9000"), &environment).unwrap();
         assert!(matches!(run(&arguments("http://h"), &environment), Err(InitError::Exists(_))));
     }

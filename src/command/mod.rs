@@ -9,7 +9,7 @@ pub mod serve;
 mod terminal;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
@@ -135,8 +135,7 @@ impl CommandError {
 impl Source {
     /// The configuration: of the arguments, of the environment, or of the file, in this order.
     pub(crate) fn load(&self, environment: &Environment) -> Result<Config, ConfigErrors> {
-        let is_typed = self.upstream.is_some() || self.preset.is_some();
-        if is_typed || (UpstreamMode::is_asked_by(environment) && !self.config.exists()) {
+        if self.is_typed() || (UpstreamMode::is_asked_by(environment) && !self.config.exists()) {
             let mode = UpstreamMode {
                 url: self.upstream.clone(),
                 preset: self.preset.clone(),
@@ -146,6 +145,15 @@ impl Source {
             return Config::for_upstream(mode, environment);
         }
         Config::load(&self.config, environment)
+    }
+
+    /// The file that is here, and not read for what was typed.
+    pub(crate) fn ignored_file(&self) -> Option<&Path> {
+        Some(&*self.config).filter(|file| self.is_typed() && file.exists())
+    }
+
+    fn is_typed(&self) -> bool {
+        self.upstream.is_some() || self.preset.is_some()
     }
 }
 
@@ -163,5 +171,14 @@ mod tests {
         assert!(parse("oncegate --config a.toml --preset stripe").is_err());
         assert!(parse("oncegate --store memory:").is_err());
         assert!(parse("oncegate serve --config a.toml --upstream http://h").is_err());
+    }
+
+    #[test]
+    fn a_file_that_is_here_and_not_read_is_noticed() {
+        let here = env!("CARGO_MANIFEST_DIR");
+        let source = |line: &str| Arguments::try_parse_from(line.split(' ')).unwrap().serve;
+        assert_eq!(source(&format!("oncegate --config {here}/gateway.toml")).ignored_file(), None);
+        let typed = Source { config: Path::new(here).join("gateway.toml"), ..source("oncegate --upstream http://h") };
+        assert!(typed.ignored_file().is_some());
     }
 }

@@ -13,6 +13,9 @@ use crate::{app, telemetry};
 pub fn run(source: &Source, environment: &Environment) -> Result<ExitCode, CommandError> {
     let config = source.load(environment)?;
     telemetry::init(&config.log)?;
+    if let Some(file) = source.ignored_file() {
+        tracing::warn!(file = %file.display(), "the file is not read: --upstream and --preset run without one");
+    }
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }

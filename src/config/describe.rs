@@ -4,7 +4,8 @@ use std::fmt::{self, Write};
 use std::fs;
 use std::io::ErrorKind;
 use std::net::IpAddr;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, absolute};
 
 use http::Method;
 
@@ -35,6 +36,12 @@ impl Config {
         let mut warnings = Vec::new();
         if self.store.url == StoreUrl::Memory {
             warnings.push("store: memory: keeps its promises within the life of this process only".to_owned());
+        }
+        if let StoreUrl::File(path) = &self.store.url
+            && let key = key_path(path)
+            && fs::metadata(&key).is_ok_and(|found| found.permissions().mode() & 0o077 != 0)
+        {
+            warnings.push(format!("store: others than its owner can read or write {key}; `chmod 600` it"));
         }
         if self.store.durability == Some(Durability::Os) {
             warnings.push(
@@ -74,7 +81,7 @@ impl Config {
         writeln!(text, "bounds   {connections} connections, in HTTP/2 {streams} streams on each")?;
         server.tls.as_ref().map_or(Ok(()), |tls| writeln!(text, "tls      {tls}"))?;
         let store = &self.store;
-        write!(text, "store    {}", store.url)?;
+        write!(text, "store    {}", store.url.with_whole_path())?;
         store.namespace_in_redis().map_or(Ok(()), |namespace| write!(text, ", namespace {namespace}"))?;
         write!(text, ", max_open {}", store.max_open)?;
         write!(text, ", lease {}, timeout {}", store.lease.shown(), store.timeout.shown())?;
@@ -122,7 +129,8 @@ impl Config {
             (declared.is_none() && guards_unsafe(route)).then(|| {
                 format!(
                     "writes go to upstream {name}, which does not state `repeat`: what may have run ends unknown and \
-                     is not retried; if it honours the key, say repeat = \"with-key\""
+                     is not retried; say repeat = \"with-key\" if it honours the key, \"harmless\" if a second run does no \
+                     harm (without a file: --repeat)"
                 )
             }),
             (declared == Some(Repeat::WithKey) && route.key.upstream_header.is_none()).then(|| {
@@ -138,6 +146,16 @@ impl Config {
         ]
         .into_iter()
         .flatten()
+    }
+}
+
+impl StoreUrl {
+    /// As it would have to be stated in another folder.
+    pub fn with_whole_path(&self) -> Self {
+        match self {
+            Self::File(path) => Self::File(absolute(path).unwrap_or_else(|_| path.clone())),
+            Self::Memory | Self::Redis(_) => self.clone(),
+        }
     }
 }
 
@@ -165,9 +183,13 @@ impl fmt::Display for Callers {
     }
 }
 
+fn key_path(store: &Path) -> String {
+    format!("{}.key", store.display())
+}
+
 /// The key that is made by itself, as far as it is there.
 fn key_beside(store: &Path) -> String {
-    let path = format!("{}.key", store.display());
+    let path = key_path(store);
     match fs::read_to_string(&path) {
         Ok(text) => match SealingKey::parse_lines(&text) {
             Ok(keys) => {

@@ -29,7 +29,7 @@ pub struct ConfigError {
 /// Why a value is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
-    #[error("cannot be read: {0}; `oncegate init --upstream URL` writes one, and `oncegate --upstream URL` needs none")]
+    #[error("cannot be read: {}{}", .0, instead(.0))]
     Unreadable(io::Error),
     #[error("{}", .0.message())]
     Syntax(toml::de::Error),
@@ -52,6 +52,15 @@ pub enum Problem {
     Unset(String),
     #[error("the file `{}` cannot be read: {error}", absolute(.path).as_ref().unwrap_or(.path).display())]
     UnreadableFile { path: PathBuf, error: io::Error },
+}
+
+fn instead(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            "; `oncegate init --upstream URL` writes one, and `oncegate --upstream URL` needs none"
+        }
+        _ => "",
+    }
 }
 
 /// Whether what stands under the key is a secret, or has some, however it was written.

@@ -86,7 +86,7 @@ fn read(reader: &mut Reader<'_>, tree: &Table) -> Config {
     let (store, store_policy) = services::store(reader, root);
     let callers = services::callers(reader, root, &server);
     let scope = identity::scope(&callers, &server);
-    let services = services::upstreams(reader, root);
+    let services = services::upstreams(reader, root, server.listen);
     let defaults = reader.child(root, "defaults", &schema::DEFAULTS);
     let defaults = Policy::read(reader, &defaults);
     let policies = resolve::policies(reader, root);

@@ -108,11 +108,11 @@ pub(super) fn callers(reader: &mut Reader<'_>, root: &Section<'_>, server: &Serv
     }
 }
 
-pub(super) fn upstreams(reader: &mut Reader<'_>, root: &Section<'_>) -> Vec<Service> {
+pub(super) fn upstreams(reader: &mut Reader<'_>, root: &Section<'_>, listen: SocketAddr) -> Vec<Service> {
     let entries = reader.named(root, "upstreams");
     let read = entries.iter().map(|entry| {
         let section = reader.section(&entry.node, format!("upstreams.{}", entry.key), &schema::UPSTREAM);
-        upstream(reader, &section, &entry.key)
+        upstream(reader, &section, &entry.key, listen)
     });
     read.collect()
 }
@@ -285,13 +285,11 @@ fn refuse_scope(reader: &mut Reader<'_>, scope: &Stated<Callers>, trusts_nobody:
     reader.errors.push(scope.refused(Problem::Contradiction(problem.into())));
 }
 
-fn upstream(reader: &mut Reader<'_>, section: &Section<'_>, name: &str) -> Service {
+fn upstream(reader: &mut Reader<'_>, section: &Section<'_>, name: &str, listen: SocketAddr) -> Service {
     let mut presets = Presets::read(reader, section, name);
     let stated = reader.text(section, "url", url::upstream);
     let address = presets.or("upstream.url", stated, |preset| &preset.url);
-    if address.is_none() && !section.states("url") {
-        reader.errors.push(section.refused("url", Problem::Missing("where the upstream is")));
-    }
+    refuse_address(reader, section, address.as_ref(), &presets, listen);
     let stated = reader.text(section, "key_retention", units::duration);
     let key_retention = presets.or("upstream.key_retention", stated, |preset| &preset.key_retention);
     let dialect = reader.text(section, "dialect", word);
@@ -323,6 +321,31 @@ fn upstream(reader: &mut Reader<'_>, section: &Section<'_>, name: &str) -> Servi
     };
     let dialect = presets::of_dialect(reader, dialect);
     Service { upstream: Arc::new(upstream), policy, presets: presets.list, dialect, explained: presets.taken }
+}
+
+/// Somewhere, and not here. A proxy may know another service by the same address.
+fn refuse_address(
+    reader: &mut Reader<'_>,
+    section: &Section<'_>,
+    address: Option<&Stated<url::Address>>,
+    presets: &Presets<'_>,
+    listen: SocketAddr,
+) {
+    let problem = match address {
+        Some(stated) if !section.states("proxy") && stated.value.is_at(listen) => {
+            let problem = "the gateway itself listens there (server.listen); name the service behind it";
+            stated.refused(Problem::Contradiction(problem.into()))
+        }
+        None if section.states("url") => return,
+        None if !presets.list.is_empty() => {
+            let missing =
+                "this preset is of what stands before a service: say where that is (without a file: --upstream URL)";
+            section.refused("url", Problem::Missing(missing))
+        }
+        None if !section.states("preset") => section.refused("url", Problem::Missing("where the upstream is")),
+        Some(_) | None => return,
+    };
+    reader.errors.push(problem);
 }
 
 fn client_host(text: &str) -> Result<(), Accepts> {

@@ -1,5 +1,6 @@
 //! URLs of upstreams and stores.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use base64::Engine;
@@ -26,6 +27,18 @@ pub(super) struct Address {
 }
 
 impl Address {
+    /// Whether whoever listens there gets the calls.
+    pub(super) fn is_at(&self, listen: SocketAddr) -> bool {
+        let is_here = match self.host.parse::<IpAddr>() {
+            Ok(ip) => ip == listen.ip() || (ip.is_loopback() && listen.ip().is_unspecified()),
+            Err(_) => {
+                let is_local = listen.ip().is_loopback() || listen.ip().is_unspecified();
+                is_local && self.host.eq_ignore_ascii_case("localhost")
+            }
+        };
+        is_here && self.port == listen.port()
+    }
+
     /// Stands in for an address that was refused; a configuration with errors is never used.
     pub(super) fn nowhere() -> Self {
         Self { tls: false, host: String::new(), port: 0, authority: String::new(), base_path: String::new() }

@@ -8,6 +8,7 @@ use crate::clock::Timestamp;
 use crate::engine::Engine;
 use crate::engine::problem::{Code, Problem};
 use crate::engine::refusal;
+use crate::engine::unreadable::KeptRequest;
 use crate::operation::admission::{Admission, Repeat};
 use crate::operation::key::bucket_of_stamped;
 use crate::operation::{Operation, OperationId, Receipt, Scope, StateName};

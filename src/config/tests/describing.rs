@@ -1,5 +1,8 @@
 //! What `oncegate check` says about a file that is accepted.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 
 /// The line of a setting in the description, without its padding.
@@ -18,9 +21,10 @@ fn every_value_has_an_origin() {
             .collect();
     let config = Config::parse(&text, "gateway.toml", &environment).unwrap();
     assert_eq!(line(&config, "receipts"), "receipts 24h store");
+    let file = std::path::absolute("data/oncegate.db").unwrap().display().to_string();
     assert_eq!(
         line(&config, "store "),
-        "store file:data/oncegate.db, max_open 5000, lease 10s, timeout 1s, durability fsync"
+        format!("store file:{file}, max_open 5000, lease 10s, timeout 1s, durability fsync")
     );
     assert_eq!(line(&config, "retry.max_attempts"), "retry.max_attempts 2 policy careful");
     assert_eq!(line(&config, "retry.base_interval"), "retry.base_interval 250ms route");
@@ -86,6 +90,19 @@ fn weak_promises_are_warned_about() {
     assert!(warned("max_body = \"1GiB\"").contains("more than server.buffers"));
     assert!(warned("repeat = \"with-key\"\nkey.upstream_header = \"off\"").contains("sends it none of our keys"));
     assert!(warned("[server]\nlisten = \"[::]:80\"\n[callers]\nscope = \"none\"").contains("shares the same keys"));
+}
+
+#[test]
+fn a_key_that_others_can_read_is_warned_about() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, key) = (folder.path().join("s.db"), folder.path().join("s.db.key"));
+    let warned =
+        || config(&format!("{LEAST}repeat = \"unsafe\"\n[store]\nurl = \"file:{}\"", store.display())).warnings();
+    std::fs::write(&key, "").unwrap();
+    std::fs::set_permissions(&key, Permissions::from_mode(0o640)).unwrap();
+    assert!(warned().join("").contains("s.db.key; `chmod 600` it"), "{:?}", warned());
+    std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(warned(), [""; 0]);
 }
 
 #[test]

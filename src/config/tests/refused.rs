@@ -362,6 +362,11 @@ gateway.toml:8:1: routes.upstream: missing; the name of one of the [upstreams]"#
 
 const SERVICES: &[(&str, &str)] = &[
     (
+        r#"[upstreams.b]
+url = "http://localhost:8080/v1""#,
+        r#"gateway.toml:9:7: upstreams.b.url = "http://localhost:8080/v1": the gateway itself listens there (server.listen); name the service behind it"#,
+    ),
+    (
         r#"[server]
 admin = "0.0.0.0:1""#,
         r#"gateway.toml:9:9: server.admin = "0.0.0.0:1": a loopback address: off loopback it needs operators with tokens, which are not in this version"#,

@@ -121,13 +121,18 @@ dialect = "azure""#,
     (
         r#"[upstreams.b]
 preset = "paypal""#,
-        r#"gateway.toml:8:1: upstreams.b.url: missing; where the upstream is
-gateway.toml:9:10: upstreams.b.preset = "paypal": "stripe", "openai", "anthropic", "github", "slack", "envoy", "nginx", "alb" or "cloudflare""#,
+        r#"gateway.toml:9:10: upstreams.b.preset = "paypal": "stripe", "openai", "anthropic", "github", "slack", "envoy", "nginx", "alb" or "cloudflare""#,
     ),
     (
         r#"[upstreams.b]
 preset = "envoy""#,
-        r#"gateway.toml:8:1: upstreams.b.url: missing; where the upstream is"#,
+        r#"gateway.toml:8:1: upstreams.b.url: missing; this preset is of what stands before a service: say where that is (without a file: --upstream URL)"#,
+    ),
+    (
+        r#"[upstreams.b]
+preset = "envoy"
+url = "h:80""#,
+        r#"gateway.toml:10:7: upstreams.b.url = "h:80": a URL that begins with its scheme, such as "http://127.0.0.1:9000""#,
     ),
     (
         r#"[upstreams.b]
