@@ -17,15 +17,16 @@ pub fn python() -> PathBuf {
     folder.join("bin/python")
 }
 
-/// A folder with all of `package.json`, and the script of the clients.
-pub fn node_folder() -> PathBuf {
+/// A script of this folder, where Node finds all of `package.json` beside it.
+pub fn node_script(name: &str) -> PathBuf {
     let folder = once("package.json", |folder| {
         fs::create_dir_all(folder).unwrap();
         fs::copy(Path::new(FOLDER).join("package.json"), folder.join("package.json")).unwrap();
         run(Command::new("npm").args(["install", "--silent", "--no-audit", "--no-fund"]).current_dir(folder));
     });
-    fs::copy(Path::new(FOLDER).join("clients.mjs"), folder.join("clients.mjs")).unwrap();
-    folder
+    let script = folder.join(name);
+    fs::copy(Path::new(FOLDER).join(name), &script).unwrap();
+    script
 }
 
 /// The folder that `install` fills for this version of `list`. Tests are processes of their own: one of them installs, and

@@ -6,6 +6,8 @@
 #![expect(unreachable_pub, reason = "nobody imports from a test binary")]
 
 mod installed;
+mod relay;
+mod sdks;
 #[allow(dead_code, reason = "what only the other suites need")]
 #[path = "../it/support/mod.rs"]
 mod support;
@@ -16,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::installed::{node_folder, python};
+use crate::installed::{node_script, python};
 use crate::support::gateway::{Gateway, Settings};
 use crate::support::ground::Ground;
 
@@ -73,11 +75,9 @@ fn python_is_content(client: &str) {
     Scene::open().satisfies(Command::new(python()).arg(Path::new(FOLDER).join("clients.py")).arg(client));
 }
 
-/// Node looks for packages beside the script.
 #[track_caller]
 fn node_is_content(client: &str) {
-    let script = node_folder().join("clients.mjs");
-    Scene::open().satisfies(Command::new("node").arg(script).arg(client));
+    Scene::open().satisfies(Command::new("node").arg(node_script("clients.mjs")).arg(client));
 }
 
 #[test]
