@@ -25,7 +25,11 @@ pub enum Meaning {
 pub fn meaning(answer: &Answer) -> Meaning {
     match (answer.status, answer.header("Oncegate-Source"), answer.header("Oncegate-Receipt")) {
         (201, Some("upstream"), None) => Meaning::Receipt,
-        (_, Some("gateway"), _) if answer.json()["code"] == "outcome-unknown" => Meaning::Unknown,
+        (_, Some("gateway"), _) => match answer.json() {
+            // Where a repeat does no harm, its advice is to send the same call again.
+            problem if problem["code"] == "outcome-unknown" && problem["retryable"] == false => Meaning::Unknown,
+            _ => Meaning::NotYet,
+        },
         _ => Meaning::NotYet,
     }
 }
