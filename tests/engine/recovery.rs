@@ -212,6 +212,24 @@ async fn a_call_that_cannot_be_sent_any_more_is_ended_and_counted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_whose_request_takes_another_key_is_left_for_a_while_to_whoever_has_it() {
+    let stranger = after_a_crash_in_mid_call(WITH_KEY, Ask::keyed("k")).await;
+    let holder = stranger.neighbour();
+    stranger.store.has_another_key();
+    stranger.sweep().await;
+    assert_eq!(stranger.states("k").await, [S::Sent], "it is not given up");
+    holder.sweep().await;
+    holder.is_idle().await;
+    assert_eq!(holder.states("k").await, [S::Sent, S::Succeeded]);
+
+    let alone = after_a_crash_in_mid_call(WITH_KEY, Ask::keyed("k")).await;
+    alone.store.has_another_key();
+    alone.at(secs(3600)).await;
+    alone.sweep().await;
+    assert_eq!(alone.states("k").await, [S::Sent, S::Unknown]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn whoever_takes_over_sends_no_more_often_than_one_run_may() {
     let once = Setup { retry: "max_attempts = 1", ..WITH_KEY };
     let worker = after_a_crash_in_mid_call(once, Ask::keyed("k")).await;

@@ -8,8 +8,9 @@ use async_trait::async_trait;
 use oncegate::clock::Timestamp;
 use oncegate::operation::transition::{self, Change};
 use oncegate::operation::{Event, EventKind, OperationId, Receipt, Scope, StateName, StoredRequest, WriteId};
+use oncegate::sealing_key::KeyId;
 use oncegate::store::memory::MemoryStore;
-use oncegate::store::{Claimed, Found, History, Pace, Page, Store, StoreError, Written};
+use oncegate::store::{Claimed, Damage, Found, History, Pace, Page, Store, StoreError, Written};
 use tokio::time::sleep;
 
 /// How long a step takes that gets no answer.
@@ -51,6 +52,7 @@ pub struct FrailStore {
     forgotten: Mutex<Vec<Step>>,
     alerted: Mutex<Vec<Step>>,
     away: AtomicBool,
+    has_another_key: AtomicBool,
     turns: AtomicUsize,
     steps: Mutex<Vec<Step>>,
 }
@@ -58,8 +60,9 @@ pub struct FrailStore {
 impl FrailStore {
     pub fn over(shared: Arc<MemoryStore>) -> Self {
         let (faults, forgotten, alerted, steps) = Default::default();
-        let (away, turns) = (AtomicBool::new(false), AtomicUsize::new(usize::MAX));
-        Self { shared, faults, forgotten, alerted, away, turns, steps }
+        let (away, has_another_key) = (AtomicBool::new(false), AtomicBool::new(false));
+        let turns = AtomicUsize::new(usize::MAX);
+        Self { shared, faults, forgotten, alerted, away, has_another_key, turns, steps }
     }
 
     /// The next `times` steps of this kind meet the fault.
@@ -88,6 +91,11 @@ impl FrailStore {
     /// It is the turn of this gateway so many times more, then that of another one.
     pub fn has_turns(&self, left: usize) {
         self.turns.store(left, Ordering::Relaxed);
+    }
+
+    /// This gateway cannot open the requests that others have stored.
+    pub fn has_another_key(&self) {
+        self.has_another_key.store(true, Ordering::Relaxed);
     }
 
     /// From now on this gateway does not reach it.
@@ -184,6 +192,9 @@ impl Store for FrailStore {
     }
 
     async fn request(&self, id: OperationId) -> Result<Option<StoredRequest>, StoreError> {
+        if self.has_another_key.load(Ordering::Relaxed) {
+            return Err(Damage::KeyGone(KeyId([7; 8])).into());
+        }
         self.through(Step::Look, |store| async move { store.request(id).await }).await
     }
 
