@@ -6,6 +6,7 @@
 
 mod events;
 mod gateway;
+mod herd;
 mod load;
 mod runs;
 mod service;

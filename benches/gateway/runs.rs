@@ -2,15 +2,17 @@
 
 use std::fmt::Write;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::Method;
+use http::{Method, StatusCode};
 
 use crate::Failure;
 use crate::gateway::Gateway;
+use crate::herd::Illness;
 use crate::load::{Call, Key, run, run_by, silent};
 use crate::way::{HTTP1, HTTP2, HTTPS1, HTTPS2, Papers, Way};
-use crate::{events, service};
+use crate::{events, herd, service};
 
 /// Clients of a case, unless it is about their number.
 const CLIENTS: usize = 32;
@@ -28,6 +30,7 @@ pub(crate) const ALL: &[(&str, Run)] = &[
     ("silence", silence),
     ("routes", routes),
     ("keys", keys),
+    ("herd", herd),
 ];
 
 const KINDS: [(&str, Key); 3] = [("pass", Key::None), ("fresh", Key::Fresh), ("replay", Key::OneOf(100))];
@@ -169,6 +172,28 @@ fn keys() -> Result<(), Failure> {
         for round in 1..=5 {
             run(&gateway, CLIENTS, &call(Key::Fresh, SMALL, SMALL))?.print(&format!("{store}, fresh, round {round}"));
         }
+    }
+    Ok(())
+}
+
+/// What comes back to a service that turns 500 clients away for a moment.
+fn herd() -> Result<(), Failure> {
+    const ATTEMPTS: &str = "retry.max_attempts = 4\nlimit.concurrency = 500\n";
+    const JITTER_ALONE: &str = "retry.budget.percent = 1000\nbreaker.consecutive_failures = 0\n";
+    let silent = Illness { status: StatusCode::SERVICE_UNAVAILABLE, hint: None, length: Duration::from_millis(200) };
+    let stated = Illness { status: StatusCode::TOO_MANY_REQUESTS, hint: Some(1), length: Duration::from_secs(1) };
+    for (name, illness, tables) in [
+        ("503, straight", silent, None),
+        ("503, oncegate without breaker and budget", silent, Some([ATTEMPTS, JITTER_ALONE].concat())),
+        ("503, oncegate", silent, Some(ATTEMPTS.to_owned())),
+        ("429 with Retry-After: 1, straight", stated, None),
+        ("429 with Retry-After: 1, oncegate", stated, Some(ATTEMPTS.to_owned())),
+    ] {
+        let service = herd::Service::start(illness)?;
+        let gateway =
+            tables.map(|tables| Gateway::start("memory:", &(one_route(service.address) + &tables))).transpose()?;
+        let address = gateway.as_ref().map_or(service.address, |gateway| gateway.address);
+        herd::run(address, &service)?.print(name);
     }
     Ok(())
 }
