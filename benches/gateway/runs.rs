@@ -31,6 +31,7 @@ pub(crate) const ALL: &[(&str, Run)] = &[
     ("routes", routes),
     ("keys", keys),
     ("herd", herd),
+    ("gates", gates),
 ];
 
 const KINDS: [(&str, Key); 3] = [("pass", Key::None), ("fresh", Key::Fresh), ("replay", Key::OneOf(100))];
@@ -194,6 +195,34 @@ fn herd() -> Result<(), Failure> {
             tables.map(|tables| Gateway::start("memory:", &(one_route(service.address) + &tables))).transpose()?;
         let address = gateway.as_ref().map_or(service.address, |gateway| gateway.address);
         herd::run(address, &service)?.print(name);
+    }
+    Ok(())
+}
+
+/// All that may refuse a call, beside as little of it as can be: in turns, and the best of many rounds, for the difference
+/// is small and whatever disturbs only adds.
+fn gates() -> Result<(), Failure> {
+    const ROUNDS: usize = 9;
+    const NONE: &str = "breaker.consecutive_failures = 0\n";
+    const ALL: &str = "breaker.failure_percent = 50\nlimit.concurrency = 1000\nlimit.queue = 1000\n\
+        limit.rate = '1000000/s'\nlimit.rate_per_scope = '1000000/s'\nlimit.rate_queue = 1000\n";
+    let service = service::start()?;
+    let start = |gates| Gateway::start("memory:", &(one_route(service) + gates));
+    let gateways = [("off", start(NONE)?), ("on", start(ALL)?)];
+    for (kind, key) in KINDS {
+        let mut costs = [[0.0; ROUNDS]; 2];
+        for round in 0..ROUNDS {
+            for ((_, gateway), costs) in gateways.iter().zip(&mut costs) {
+                costs[round] = run(gateway, CLIENTS, &call(key, SMALL, SMALL))?.microseconds();
+            }
+        }
+        for ((gates, _), mut costs) in gateways.iter().zip(costs) {
+            costs.sort_by(f64::total_cmp);
+            let (case, least, middle) = (format!("{kind}, gates {gates}"), costs[0], costs[ROUNDS / 2]);
+            println!(
+                "  {case:34} CPU {least:7.1} us/call in the best of {ROUNDS} rounds, {middle:.1} in the middle one"
+            );
+        }
     }
     Ok(())
 }
