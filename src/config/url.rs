@@ -1,6 +1,6 @@
 //! URLs of upstreams and stores.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use base64::Engine;
@@ -32,7 +32,7 @@ impl Address {
         let is_here = match self.host.parse::<IpAddr>() {
             Ok(ip) => ip == listen.ip() || (ip.is_loopback() && listen.ip().is_unspecified()),
             Err(_) => {
-                let is_local = listen.ip().is_loopback() || listen.ip().is_unspecified();
+                let is_local = listen.ip() == Ipv4Addr::LOCALHOST || listen.ip().is_unspecified();
                 is_local && self.host.eq_ignore_ascii_case("localhost")
             }
         };

@@ -9,7 +9,7 @@ use http::header::{CONTENT_TYPE, HOST, VIA};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body;
 use http_body_util::BodyExt;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::clock::{Timestamp, millis};
 use crate::config::{Route, Upstream};
@@ -277,10 +277,7 @@ impl Run<'_> {
         let AnswerBody::Unread(body) = body else {
             return Attempted { answer: Some(UpstreamAnswer { head, body }), ..attempted };
         };
-        let limit = (!is_stream(&head.headers, &body)).then_some(self.route.max_receipt);
-        self.room = self.engine.shared.buffers.for_answer();
-        let read = self.owner.holding(pin!(collect(body, limit, &mut head.headers, &mut self.room))).await;
-        match read {
+        match self.read_body(body, &mut head.headers).await {
             Ok(body) => {
                 let outcome = Outcome::Answer { status: head.status_with(&body) };
                 if attempted.judgement.wants_body || outcome != attempted.outcome {
@@ -303,6 +300,21 @@ impl Run<'_> {
             }
         }
         attempted
+    }
+}
+
+impl Run<'_> {
+    /// As much of it as a receipt takes. Nobody else waits for what comes of an answer that takes its time.
+    async fn read_body(&mut self, body: ReceivedBody, headers: &mut HeaderMap) -> Result<AnswerBody, Cut> {
+        let limit = (!is_stream(headers, &body)).then_some(self.route.max_receipt);
+        self.room = self.engine.shared.buffers.for_answer();
+        let mut reading = pin!(collect(body, limit, headers, &mut self.room));
+        let soon = pin!(timeout(self.route.retry.attempt_timeout, &mut reading));
+        if let Ok(read) = self.owner.holding(soon).await {
+            return read;
+        }
+        self.permit.iter_mut().for_each(Permit::let_go);
+        self.owner.holding(reading).await
     }
 }
 

@@ -76,6 +76,8 @@ impl Engine {
             }
         }
     }
+
+    /// What a repeat of an operation in doubt means.
     async fn repeat_of_unknown(&self, operation: &Operation) -> Repeat {
         if operation.state.name() != StateName::Unknown && !operation.is_disputed() {
             return Repeat::Unsafe;

@@ -14,6 +14,7 @@ use crate::engine::conclusion::Conclusion;
 use crate::engine::flight::{Pilot, Wait};
 use crate::engine::owner::Owner;
 use crate::engine::refusal;
+use crate::engine::unreadable::KeptRequest;
 use crate::operation::admission::{Admission, ResendRule};
 use crate::operation::dead_letter::Next;
 use crate::operation::transition::{Opening, RequestChange};
@@ -112,7 +113,13 @@ impl Engine {
         admission: Admission,
     ) -> Result<Met, StoreError> {
         let operation = &found.operation;
-        let mut kept = self.kept_request(operation.id).await?.here();
+        let kept = self.kept_request(operation.id).await?;
+        if matches!((&kept, admission), (KeptRequest::Strange, Admission::TakeOver))
+            && self.is_left_to_others(operation)
+        {
+            return Ok(self.still_running(operation));
+        }
+        let mut kept = kept.here();
         if kept.is_none() && (operation.may_have_run || operation.state.name() == StateName::Sent) {
             return match admission {
                 Admission::TakeOver => self.end_lapsed(named, found).await,

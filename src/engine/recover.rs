@@ -68,8 +68,7 @@ impl Engine {
         let request = kept.here();
         let route = self.shared.config.routes.named(&operation.identity.route).cloned();
         let rule = self.resend_rule(&operation, request.as_ref());
-        let since = operation.due().map_or(operation.deadline, |due| operation.deadline.max(due));
-        if (route.is_none() || is_strange) && self.store.now() < since.after(LEFT_TO_OTHERS) {
+        if (route.is_none() || is_strange) && self.is_left_to_others(&operation) {
             return Ok(Look::Stranger);
         }
         self.see_to(pilot, operation, rule, route, request).await.map(|()| Look::Done)
@@ -81,6 +80,12 @@ impl Engine {
         route
             .zip(request)
             .map_or(ResendRule::NONE, |(route, request)| resend_rule(route, &method(request), &operation.identity))
+    }
+
+    /// Whether another gateway, which has what this one lacks to go on, is still to be waited for.
+    pub(super) fn is_left_to_others(&self, operation: &Operation) -> bool {
+        let since = operation.due().map_or(operation.deadline, |due| operation.deadline.max(due));
+        self.store.now() < since.after(LEFT_TO_OTHERS)
     }
 
     async fn see_to(

@@ -15,15 +15,20 @@ use crate::engine::owner::ADOPTIONS;
 use crate::engine::problem::{Code, Problem};
 use crate::engine::recover::{Alone, method};
 use crate::engine::refusal;
+use crate::engine::unreadable::KeptRequest;
 use crate::operation::admission::Repeat;
 use crate::operation::dead_letter::Next;
 use crate::operation::transition::{Change, IllegalTransition, Opening};
 use crate::operation::{Operation, OperationId, StateName, StoredRequest};
 use crate::retry::decide::LEAST_TRY;
+use crate::retry::pause::SOON;
 use crate::store::{StoreError, Written};
 
 const NOT_KEPT: &str = "The request of its first call is not stored any more, so there is nothing to send. The call has to be \
                         made again by its caller, with the same key.";
+
+const ANOTHER_KEY: &str =
+    "Its request is encrypted with a key that this gateway does not have: ask a gateway that has it.";
 
 const NEEDS_CALLER: &str = "Its caller's credential went with it, and is not stored. The call has to be made again by its \
                             caller, with the same key; or give the upstream a credential in its `headers`.";
@@ -41,7 +46,11 @@ impl Engine {
         let unknown = || conflict(format!("Its route `{route}` is not in this gateway's file."));
         let route = self.shared.config.routes.named(route).cloned().ok_or_else(unknown)?;
         let request = self.kept_request(id).await.map_err(|error| refusal::store_problem(&error))?;
-        let request = request.here().ok_or_else(|| conflict(NOT_KEPT))?;
+        let request = match request {
+            KeptRequest::Here(request) => request,
+            KeptRequest::Strange => return Err(conflict(ANOTHER_KEY)),
+            KeptRequest::Gone => return Err(conflict(NOT_KEPT)),
+        };
         if request.had_credential {
             return Err(conflict(NEEDS_CALLER));
         }
@@ -103,7 +112,7 @@ impl Engine {
             repeat: resend_rule(route, &method(request), &operation.identity).repeat,
             whom: whom(&route.upstream, request.headers.iter()),
             scope: operation.identity.scope.clone(),
-            deadline: Instant::now() + LEAST_TRY,
+            deadline: Instant::now() + LEAST_TRY + SOON,
             patience: Duration::ZERO,
             is_new: true,
         };

@@ -328,7 +328,8 @@ impl Operation {
     /// # Errors
     /// Only what is `unknown`, `not_executed` or disputed waits for a person.
     pub fn abandon(&self, keep: Retention, step: Step) -> Changed {
-        let mut next = Self { dead: None, ..self.clone() };
+        let may_have_run = self.may_have_run || self.is_disputed();
+        let mut next = Self { dead: None, may_have_run, ..self.clone() };
         if self.dead.is_some() && matches!(self.state, State::Rejected | State::Abandoned) {
             return Ok(self.same_state(next, EventKind::Abandoned, step));
         }

@@ -83,7 +83,6 @@ impl Desk {
             Ok(false) => EVERY.max(since.elapsed() * PARTS),
             Err(Trouble::Delivery(error)) => self.failed(&error),
             Err(Trouble::NotOurTurn) => {
-                self.failures = 0;
                 self.engine.shared().status.warn("alerts", Vec::new());
                 EVERY
             }

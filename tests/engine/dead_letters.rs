@@ -177,6 +177,9 @@ async fn what_may_have_run_against_its_record_is_told_as_unknown() {
     let told = gateway.call("k").await;
     assert_eq!((told.problem(), told.marks.execution), ((409, Some(Code::OutcomeUnknown)), Some(Execution::Unknown)));
     assert_eq!(gateway.engine.redrive(id("k")).await.unwrap_err().code, Code::Conflict);
+    gateway.engine.abandon(id("k")).await.unwrap();
+    let told = gateway.call("k").await;
+    assert_eq!((told.problem(), told.marks.execution), ((409, Some(Code::Abandoned)), Some(Execution::Unknown)));
     assert_eq!(gateway.upstream.seen().len(), 0);
 
     let gateway = disputed(WITH_KEY, Vec::new()).await;

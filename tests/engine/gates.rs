@@ -1,5 +1,6 @@
 //! What an outage costs: its upstream, and the callers.
 
+use bytes::Bytes;
 use oncegate::engine::answer::Execution;
 use oncegate::engine::problem::Code;
 use oncegate::operation::StateName as S;
@@ -263,6 +264,25 @@ async fn answers_that_are_judged_by_their_body_close_the_breaker_and_end_a_pause
     assert!(gateway.elapsed() < secs(4), "{:?}", gateway.elapsed());
     assert_eq!(gateway.engine.shared().gates.pauses().len(), 1);
     assert_ne!(gateway.engine.shared().gates.pauses()[0].pause.phase, "canary");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_takes_its_time_keeps_no_probe() {
+    let setup =
+        Setup { retry: "max_attempts = 1\nattempt_timeout = \"2s\"", breaker: BREAKER.breaker, ..Setup::HARMLESS };
+    let (head, rest) = tokio::sync::mpsc::unbounded_channel();
+    let grpc = "HTTP/1.1 200 OK\r\ncontent-type: application/grpc\r\ntransfer-encoding: chunked\r\n\r\n";
+    head.send(Bytes::from_static(grpc.as_bytes())).unwrap();
+    let script = always(5, || answers(502).into()).into_iter().chain([Act::Streams(rest)]).collect();
+    let gateway = Gateway::before(script, setup);
+    fail(&gateway).await;
+    gateway.at(secs(10)).await;
+    let stream = gateway.caller(Ask::keyed("stream"));
+    gateway.upstream.has_seen(6).await;
+    assert_eq!(gateway.call("early").await.problem(), (503, Some(Code::BreakerOpen)), "it is the probe");
+    gateway.at(secs(13)).await;
+    assert_eq!(gateway.call("k").await.status, 201);
+    stream.abort();
 }
 
 #[tokio::test(start_paused = true)]

@@ -217,6 +217,7 @@ async fn a_call_whose_request_takes_another_key_is_left_for_a_while_to_whoever_h
     let holder = stranger.neighbour();
     stranger.store.has_another_key();
     stranger.sweep().await;
+    assert_eq!(stranger.call("k").await.problem(), (409, Some(Code::InProgress)));
     assert_eq!(stranger.states("k").await, [S::Sent], "it is not given up");
     holder.sweep().await;
     holder.is_idle().await;

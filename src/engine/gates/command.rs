@@ -1,5 +1,6 @@
 //! What operators say about pauses, and what they are shown.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +28,9 @@ pub enum CommandError {
     Upstream,
     #[error("a credential is named by the digest that GET /v1/pauses shows")]
     Credential,
-    #[error("the store has not heard of it: this gateway does so until the store answers again, the others do not")]
+    #[error(
+        "the store has not heard of it: this gateway does so, the others do not; say it again when the store answers"
+    )]
     Store(#[from] StoreError),
 }
 
@@ -68,10 +71,9 @@ impl Gates {
         }
         let whoms = named.map_or_else(|| pausing.everyone(), |whom| vec![whom]);
         whoms.iter().for_each(|whom| pausing.clear(*whom));
-        for name in whoms.into_iter().map(|whom| pausing.name(whom)) {
-            if let Some(end) = stored_end(store, &name).await? {
-                store.replace_hold(&name, end, None).await?;
-            }
+        let names: HashSet<_> = whoms.into_iter().map(|whom| pausing.name(whom)).collect();
+        for (name, end) in store.held().await?.into_iter().filter(|(name, _)| names.contains(name)) {
+            store.replace_hold(&name, end, None).await?;
         }
         Ok(())
     }

@@ -24,7 +24,6 @@ use crate::retry::retry_after::Hint;
 const CANARY: Duration = Duration::from_secs(3);
 
 /// Who wants to send.
-#[derive(Clone)]
 pub(in crate::engine) struct Entrant {
     pub repeat: Repeat,
     pub whom: Whom,
@@ -44,6 +43,9 @@ pub(in crate::engine) enum Refused {
     /// No place is free, and none in line for one.
     Full,
 }
+
+/// A pause is not over yet.
+struct HasToWait;
 
 /// What came of an attempt.
 pub(in crate::engine) struct Came<'a> {
@@ -112,9 +114,25 @@ impl Engine {
         if !asks_again {
             return Ok(Some((place, Vec::new())));
         }
-        let soon = Entrant { patience: SOON, ..entrant.clone() };
-        let canaries = self.wait_for_turns(&gate.upstream.pausing, &soon).await;
-        Ok(canaries.ok().map(|canaries| (place, canaries)))
+        let mut canaries = Vec::new();
+        for whom in [entrant.whom, Whom::Everybody] {
+            match self.turn_at_once(&gate.upstream.pausing, whom).await {
+                Ok(canary) => canaries.extend(canary),
+                Err(HasToWait) => return Ok(None),
+            }
+        }
+        Ok(Some((place, canaries)))
+    }
+
+    /// The turn of one who has a place in hand, with which nobody waits for a pause.
+    async fn turn_at_once(&self, pausing: &Arc<Pausing>, whom: Whom) -> Result<Option<Canary>, HasToWait> {
+        let Some(queue) = pausing.queue(whom) else { return Ok(None) };
+        let Ok(_first) = queue.turnstile.try_acquire() else { return Err(HasToWait) };
+        match pausing.ask(whom, &self.shared.entropy) {
+            Turn::Free => Ok(None),
+            Turn::Canary(number) => self.be_canary(pausing, whom, number).await.map(Some).ok_or(HasToWait),
+            Turn::Wait(_) => Err(HasToWait),
+        }
     }
 
     /// The pause of its own credential first: who has to wait for that one must not be the canary of everybody's.
@@ -145,10 +163,8 @@ impl Engine {
             match pausing.ask(whom, &self.shared.entropy) {
                 Turn::Free => return Ok(None),
                 Turn::Canary(number) => {
-                    let mut canary = Canary { pausing: Arc::clone(pausing), whom, number, lease: None };
-                    match self.others_canary(&mut canary).await {
-                        Some(until) => pausing.hold(whom, until, true),
-                        None => return Ok(Some(canary)),
+                    if let Some(canary) = self.be_canary(pausing, whom, number).await {
+                        return Ok(Some(canary));
                     }
                 }
                 Turn::Wait(wait) if entrant.has_time_for(wait) => tokio::select! {
@@ -157,6 +173,18 @@ impl Engine {
                 },
                 Turn::Wait(wait) => return Err(wait),
             }
+        }
+    }
+
+    /// The canary of this number, unless another gateway has one; then all here wait for that.
+    async fn be_canary(&self, pausing: &Arc<Pausing>, whom: Whom, number: u64) -> Option<Canary> {
+        let mut canary = Canary { pausing: Arc::clone(pausing), whom, number, lease: None };
+        match self.others_canary(&mut canary).await {
+            Some(until) => {
+                pausing.hold(whom, until, true);
+                None
+            }
+            None => Some(canary),
         }
     }
 
