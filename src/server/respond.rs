@@ -108,7 +108,9 @@ pub fn upstream(
     } else if matches!(body, ResponseBody::Empty | ResponseBody::Whole(_)) {
         frame(&mut headers, &body, &trailers);
     }
-    if marks.stop.is_some() && !says_when(&headers) {
+    // Where the gateway has tried again and again, a client that comes back when it is told to would multiply that.
+    let used_up = marks.stop == Some(Stop::Exhausted) && marks.attempts > 1;
+    if marks.stop.is_some() && (used_up || !says_when(&headers)) {
         do_not_retry(&mut headers);
     }
     if !trailers.is_empty() {
@@ -458,13 +460,15 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_ended_our_retries_ends_the_clients_too_unless_it_names_a_time() {
+    fn an_answer_that_ended_our_retries_ends_the_clients_too_unless_it_names_a_time_and_we_made_none() {
         let stopped = || Marks { stop: Some(Stop::Exhausted), ..marks() };
+        let at_once = || Marks { attempts: 1, ..stopped() };
         let should =
             |response: &Response<ResponseBody>| SHOULD_RETRY.map(|name| header(response, name).map(str::to_owned));
         let no = [Some("false".to_owned()), Some("false".to_owned())];
         assert_eq!(should(&upstream_says(500, &[], stopped())), no);
-        assert_eq!(should(&upstream_says(503, &[("retry-after", "7")], stopped())), [None, None]);
+        assert_eq!(should(&upstream_says(503, &[("retry-after", "7")], stopped())), no);
+        assert_eq!(should(&upstream_says(503, &[("retry-after", "7")], at_once())), [None, None]);
         assert_eq!(should(&upstream_says(500, &[], marks())), [None, None]);
     }
 
