@@ -94,13 +94,19 @@ impl Hashing {
         self.hash.update(&self.waiting);
         self.hash.finalize().into()
     }
+
+    #[cold]
+    fn make_room(&mut self) {
+        self.hash.update(&self.waiting);
+        self.waiting.clear();
+    }
 }
 
 impl Sink for Hashing {
+    #[inline]
     fn put(&mut self, bytes: &[u8]) {
-        if self.waiting.len() + bytes.len() > BLOCK {
-            self.hash.update(&self.waiting);
-            self.waiting.clear();
+        if bytes.len() > BLOCK - self.waiting.len() {
+            self.make_room();
         }
         if bytes.len() > BLOCK {
             self.hash.update(bytes);

@@ -11,8 +11,8 @@ const LONGEST_EXPONENT: usize = 18;
 pub struct Decimal<'a>(&'a str);
 
 impl<'a> Decimal<'a> {
-    /// Reads one number from the front of `text` and returns what follows it.
-    pub(super) fn read(text: &'a str) -> Option<(Self, &'a str)> {
+    /// Reads one number from the front of `text`.
+    pub(super) fn read(text: &'a str) -> Option<Self> {
         let (_, rest) = after(text, '-');
         let (whole, rest) = digits(rest);
         if whole.is_empty() || (whole.len() > 1 && whole.starts_with('0')) {
@@ -26,8 +26,12 @@ impl<'a> Decimal<'a> {
             Some(rest) => skip_exponent(rest)?,
             None => rest,
         };
-        let (number, rest) = text.split_at_checked(text.len() - rest.len())?;
-        Some((Self(number), rest))
+        text.get(..text.len() - rest.len()).map(Self)
+    }
+
+    /// Bytes of its text.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// `[-]digits e exponent` without spaces, digits without zeros at either end: `15e-1`, `-1e400`. Zero is `0e0`, and
@@ -85,10 +89,10 @@ mod tests {
     use super::*;
 
     fn canonical(text: &str) -> Option<String> {
-        let (number, rest) = Decimal::read(text)?;
+        let number = Decimal::read(text)?;
         let mut written = Vec::new();
         number.write(&mut written);
-        rest.is_empty().then(|| String::from_utf8(written).unwrap())
+        (number.len() == text.len()).then(|| String::from_utf8(written).unwrap())
     }
 
     #[test]

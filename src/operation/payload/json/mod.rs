@@ -29,10 +29,10 @@ pub enum Value<'a> {
 /// `None` unless `body` is one JSON text in UTF-8 without a member named twice, a lone surrogate, an exponent beyond
 /// 18 digits, or more than 128 levels.
 pub fn read(body: &[u8]) -> Option<Value<'_>> {
-    let mut reader = Reader { rest: std::str::from_utf8(body).ok()?, depth: 0 };
+    let mut reader = Reader { text: std::str::from_utf8(body).ok()?, at: 0, depth: 0 };
     let value = reader.value()?;
     reader.skip_space();
-    reader.rest.is_empty().then_some(value)
+    reader.peek().is_none().then_some(value)
 }
 
 impl Value<'_> {
@@ -158,25 +158,26 @@ fn write_escape(byte: u8, sink: &mut impl Sink) {
     }
 }
 
-/// What has not been read yet, and how deep in arrays and objects it lies.
+/// How far the text has been read, and how deep in arrays and objects that is.
 struct Reader<'a> {
-    rest: &'a str,
+    text: &'a str,
+    at: usize,
     depth: usize,
 }
 
 impl<'a> Reader<'a> {
     fn value(&mut self) -> Option<Value<'a>> {
         self.skip_space();
-        match self.rest.as_bytes().first()? {
+        match self.peek()? {
             b'{' => self.nested(Self::object),
             b'[' => self.nested(Self::array),
             b'"' => self.string().map(Value::String),
-            b't' => self.token("true").map(|()| Value::Bool(true)),
-            b'f' => self.token("false").map(|()| Value::Bool(false)),
-            b'n' => self.token("null").map(|()| Value::Null),
+            b't' => self.word("true").map(|()| Value::Bool(true)),
+            b'f' => self.word("false").map(|()| Value::Bool(false)),
+            b'n' => self.word("null").map(|()| Value::Null),
             _ => {
-                let (number, rest) = Decimal::read(self.rest)?;
-                self.rest = rest;
+                let number = Decimal::read(self.text.get(self.at..)?)?;
+                self.at += number.len();
                 Some(Value::Number(number))
             }
         }
@@ -187,6 +188,7 @@ impl<'a> Reader<'a> {
         if self.depth > DEEPEST {
             return None;
         }
+        self.at += 1;
         let value = read(self)?;
         self.depth -= 1;
         Some(value)
@@ -194,15 +196,14 @@ impl<'a> Reader<'a> {
 
     fn object(&mut self) -> Option<Value<'a>> {
         let mut members = Vec::new();
-        self.token("{")?;
-        if !self.next_is("}") {
+        if !self.next_is(b'}') {
             loop {
                 self.skip_space();
                 let name = self.string()?;
                 self.skip_space();
-                self.token(":")?;
+                self.token(b':')?;
                 members.push((name, self.value()?));
-                if !self.goes_on("}")? {
+                if !self.goes_on(b'}')? {
                     break;
                 }
             }
@@ -214,11 +215,10 @@ impl<'a> Reader<'a> {
 
     fn array(&mut self) -> Option<Value<'a>> {
         let mut items = Vec::new();
-        self.token("[")?;
-        if !self.next_is("]") {
+        if !self.next_is(b']') {
             loop {
                 items.push(self.value()?);
-                if !self.goes_on("]")? {
+                if !self.goes_on(b']')? {
                     break;
                 }
             }
@@ -227,38 +227,45 @@ impl<'a> Reader<'a> {
     }
 
     /// After one element: a comma means another one.
-    fn goes_on(&mut self, close: &str) -> Option<bool> {
+    fn goes_on(&mut self, close: u8) -> Option<bool> {
         if self.next_is(close) {
             return Some(false);
         }
-        self.token(",").map(|()| true)
+        self.token(b',').map(|()| true)
     }
 
-    fn next_is(&mut self, close: &str) -> bool {
+    fn next_is(&mut self, close: u8) -> bool {
         self.skip_space();
         self.token(close).is_some()
     }
 
-    fn token(&mut self, token: &str) -> Option<()> {
-        self.rest = self.rest.strip_prefix(token)?;
-        Some(())
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn token(&mut self, token: u8) -> Option<()> {
+        (self.peek()? == token).then(|| self.at += 1)
+    }
+
+    fn word(&mut self, word: &str) -> Option<()> {
+        self.take(word.len()).filter(|taken| *taken == word).map(|_taken| ())
     }
 
     fn skip_space(&mut self) {
-        let is_space = |byte: u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
-        let end = self.rest.bytes().position(|byte| !is_space(byte)).unwrap_or(self.rest.len());
-        self.rest = self.rest.get(end..).unwrap_or_default();
+        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
+            self.at += 1;
+        }
     }
 
     fn string(&mut self) -> Option<Cow<'a, str>> {
-        self.token("\"")?;
+        self.token(b'"')?;
         let plain = self.plain()?;
-        if self.token("\"").is_some() {
+        if self.token(b'"').is_some() {
             return Some(Cow::Borrowed(plain));
         }
         let mut text = plain.to_owned();
-        while self.token("\"").is_none() {
-            self.token("\\")?;
+        while self.token(b'"').is_none() {
+            self.token(b'\\')?;
             text.push(self.escaped()?);
             text.push_str(self.plain()?);
         }
@@ -267,10 +274,8 @@ impl<'a> Reader<'a> {
 
     /// Up to the next quote or backslash; control characters have to be escaped.
     fn plain(&mut self) -> Option<&'a str> {
-        let end = self.rest.bytes().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20))?;
-        let (plain, rest) = self.rest.split_at_checked(end)?;
-        self.rest = rest;
-        Some(plain)
+        let mut rest = self.text.as_bytes().get(self.at..)?.iter();
+        self.take(rest.position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20))?)
     }
 
     fn escaped(&mut self) -> Option<char> {
@@ -293,7 +298,7 @@ impl<'a> Reader<'a> {
         if !(0xd800..0xdc00).contains(&first) {
             return char::from_u32(first);
         }
-        self.token("\\u")?;
+        self.word("\\u")?;
         let second = self.four_digits()?;
         let low = second.checked_sub(0xdc00).filter(|low| *low < 0x400)?;
         char::from_u32(0x10000 + ((first - 0xd800) << 10) + low)
@@ -306,8 +311,8 @@ impl<'a> Reader<'a> {
     }
 
     fn take(&mut self, bytes: usize) -> Option<&'a str> {
-        let (taken, rest) = self.rest.split_at_checked(bytes)?;
-        self.rest = rest;
+        let taken = self.text.get(self.at..)?.get(..bytes)?;
+        self.at += bytes;
         Some(taken)
     }
 }
