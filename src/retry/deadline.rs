@@ -49,8 +49,9 @@ pub fn grpc_timeout_text(left: Duration) -> String {
 }
 
 fn in_milliseconds(headers: &HeaderMap) -> impl Iterator<Item = Duration> {
-    let stated = IN_MILLISECONDS.into_iter().flat_map(|name| lines(headers, &name));
-    stated.filter_map(|line| digits(line.trim_ascii())).map(Duration::from_millis)
+    let stated = headers.iter().filter(|(name, _)| IN_MILLISECONDS.contains(name));
+    let texts = stated.filter_map(|(_, line)| line.to_str().ok());
+    texts.filter_map(|text| digits(text.trim_ascii())).map(Duration::from_millis)
 }
 
 fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {

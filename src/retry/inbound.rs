@@ -1,37 +1,36 @@
 //! What a caller says of its own earlier tries: SDKs and gateways count them in a line of their own.
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::retry::{digits, lines};
-
-/// Retries so far; none on the first try.
-const RETRIES: [HeaderName; 2] =
-    [HeaderName::from_static("x-stainless-retry-count"), HeaderName::from_static("grpc-previous-rpc-attempts")];
-/// Tries, the present one included.
-const TRIES: HeaderName = HeaderName::from_static("x-envoy-attempt-count");
-/// `attempt=2; max=3`.
-const AMZ: HeaderName = HeaderName::from_static("amz-sdk-request");
+use crate::retry::digits;
 
 /// How often the caller has tried before, as far as it says so.
 pub fn earlier_tries(headers: &HeaderMap) -> u64 {
-    let retries = RETRIES.into_iter().filter_map(|name| number(headers, &name));
-    let tries = number(headers, &TRIES).into_iter().chain(amz_attempt(headers));
-    retries.chain(tries.map(|tries| tries.saturating_sub(1))).max().unwrap_or(0)
+    headers.iter().filter_map(|(name, value)| told_by(name, value)).max().unwrap_or(0)
 }
 
-fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
-    digits(lines(headers, name).next()?.trim_ascii())
+fn told_by(name: &HeaderName, value: &HeaderValue) -> Option<u64> {
+    match name.as_str() {
+        "x-stainless-retry-count" | "grpc-previous-rpc-attempts" => number(value),
+        // The present try is among these.
+        "x-envoy-attempt-count" => number(value)?.checked_sub(1),
+        "amz-sdk-request" => amz_attempt(value)?.checked_sub(1),
+        _ => None,
+    }
 }
 
-fn amz_attempt(headers: &HeaderMap) -> Option<u64> {
-    let pairs = lines(headers, &AMZ).next()?.split(';');
+fn number(value: &HeaderValue) -> Option<u64> {
+    digits(value.to_str().ok()?.trim_ascii())
+}
+
+/// `attempt=2; max=3`.
+fn amz_attempt(value: &HeaderValue) -> Option<u64> {
+    let pairs = value.to_str().ok()?.split(';');
     digits(pairs.filter_map(|pair| pair.trim_ascii().strip_prefix("attempt=")).next()?.trim_ascii())
 }
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     #[test]

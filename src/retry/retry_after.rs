@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use http::header::{AGE, DATE, RETRY_AFTER};
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::clock::Timestamp;
-use crate::retry::{digits, http_date, lines};
+use crate::retry::{digits, http_date};
 
 /// The finer fields, in milliseconds.
 const FINE: [HeaderName; 3] = [
@@ -66,8 +66,8 @@ pub fn says_when(headers: &HeaderMap) -> bool {
 /// The hint of an answer that came at `now`: `retry-after-ms` and its like, the finer ones, before `Retry-After`.
 /// Negative numbers, junk and nothing are no hint.
 pub(super) fn stated(headers: &HeaderMap, now: Timestamp) -> Stated {
-    let fine = FINE.into_iter().flat_map(|name| values(headers, name));
-    let fine: Stated = fine.flat_map(|line| each(line, milliseconds)).collect();
+    let fine = headers.iter().filter(|(name, _)| FINE.contains(name));
+    let fine: Stated = fine.map(|(_, line)| text(line)).flat_map(|line| each(line, milliseconds)).collect();
     fine.or_else(|| retry_after(headers, now))
 }
 
@@ -82,12 +82,17 @@ pub(super) fn promotes(headers: &HeaderMap) -> bool {
 }
 
 fn says(headers: &HeaderMap, word: &str) -> bool {
-    SHOULD_RETRY.iter().any(|name| lines(headers, name).any(|line| line.trim_ascii().eq_ignore_ascii_case(word)))
+    let mut lines = headers.iter().filter(|(name, _)| SHOULD_RETRY.contains(name));
+    lines.any(|(_, line)| line.as_bytes().trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
 }
 
 /// The lines of a field; `None` for one that is no text.
 pub(super) fn values(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = Option<&str>> {
-    headers.get_all(name).iter().map(|value| str::from_utf8(value.as_bytes()).ok())
+    headers.get_all(name).iter().map(text)
+}
+
+fn text(line: &HeaderValue) -> Option<&str> {
+    str::from_utf8(line.as_bytes()).ok()
 }
 
 /// What `read` makes of each member of a line.
