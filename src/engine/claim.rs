@@ -101,12 +101,13 @@ impl Engine {
         let (sender, receiver) = oneshot::channel();
         let (id, identity) = (named.id, Arc::clone(&named.identity));
         let engine = Arc::clone(self);
-        self.shared.tasks.spawn(async move {
+        // In a box, for a task is moved six times before it is polled, and three times when it ends.
+        self.shared.tasks.spawn(Box::pin(async move {
             let mut caller = FirstCaller(Some(sender));
             let conclusion = engine.claim(&pilot, named, permit, &mut caller).await;
             caller.answer(|| conclusion.answer());
             pilot.land(conclusion);
-        });
+        }));
         receiver.await.unwrap_or_else(|_| refusal::owner_lost(id, &identity).answer())
     }
 

@@ -3,6 +3,7 @@
 //! A request is sent as often as its deadline allows, for all of them are safe to send twice. The client library's own
 //! timeouts are off: they cost a system call each, and they leave a silent connection in place.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -142,8 +143,12 @@ impl Connection {
         let mut trail = Trail::default();
         let mut outstanding = None;
         let is_long = deadline > self.deadline();
-        let asking = self.ask_on(request, is_long.then_some(deadline), read, &mut trail, &mut outstanding);
-        if let Ok(answer) = timeout_at(deadline, asking).await {
+        let asked = {
+            let busy_until = is_long.then_some(deadline);
+            let asking = pin!(self.ask_on(request, busy_until, read, &mut trail, &mut outstanding));
+            timeout_at(deadline, asking).await
+        };
+        if let Ok(answer) = asked {
             return match answer {
                 Ok(answer) => Ok(answer),
                 Err(Some(error)) => Err(trail.end_with(error)),

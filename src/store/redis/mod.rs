@@ -31,6 +31,7 @@ mod sweep;
 mod topology;
 mod wire;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -182,9 +183,8 @@ impl RedisStore {
     ) -> Result<(Claiming, Done), StoreError> {
         let write = change.operation.fence.write;
         let request = self.claim_call(change, past, last)?.into();
-        let asking = self
-            .connection
-            .ask_placed(deadline, &request, |reply| replies::claiming(&self.sealer, reply, change.operation.id, write));
+        let read = |reply| replies::claiming(&self.sealer, reply, change.operation.id, write);
+        let asking = pin!(self.connection.ask_placed(deadline, &request, read));
         crash_point::midway(Point::StoreAsked, asking).await.inspect(|_| crash_point::reached(Point::StoreDone))
     }
 
@@ -228,8 +228,8 @@ impl RedisStore {
         let last = change.begins_run().then(|| self.last_moment(change.operation.id, told, deadline));
         let request = self.write_call(change, last)?.into();
         let (id, write) = (change.operation.id, change.operation.fence.write);
-        let asking =
-            self.connection.ask_placed(deadline, &request, |reply| replies::written(&self.sealer, reply, id, write));
+        let read = |reply| replies::written(&self.sealer, reply, id, write);
+        let asking = pin!(self.connection.ask_placed(deadline, &request, read));
         crash_point::midway(Point::StoreAsked, asking).await.inspect(|_| crash_point::reached(Point::StoreDone))
     }
 
