@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use tempfile::TempDir;
 
+use crate::support::authority::Authority;
 use crate::support::eventually;
 use crate::support::gateway::{Gateway, Settings};
 use crate::support::ground::Ground;
@@ -23,6 +25,7 @@ on! { [redis]
 on! { [memory]
     an_alert_is_tried_until_it_is_taken
     a_receiver_that_is_away_is_told_when_it_is_back
+    a_receiver_proves_who_it_is
     letters_of_one_kind_share_an_alert
     what_stays_open_is_told_again
     people_are_told_in_a_sentence
@@ -101,6 +104,30 @@ fn a_letter_is_told_once_and_signed(ground: Ground) {
     assert_ne!(seen[0].key(), seen[1].key());
     counts(&gateway, 2, 0);
     assert!(!gateway.log().contains("/hooks/T0") && !gateway.log().contains(SECRET));
+}
+
+/// A gateway is a receiver that speaks TLS, too.
+fn a_receiver_proves_who_it_is(ground: Ground) {
+    let (upstream, receiver, authority) = (ScriptedUpstream::start(), ScriptedUpstream::start(), Authority::made());
+    let (own, other) = (authority.papers("localhost"), Authority::made().papers("localhost"));
+    let path = |files: &TempDir, file: &str| files.path().join(file).display().to_string();
+    let tls = format!("server.tls = {{ cert = '{}', key = '{}' }}", path(&own, "cert.pem"), path(&own, "key.pem"));
+    let front = Settings::of(&receiver).top(&tls).start(&ground);
+    let told_by = |ca: &TempDir| {
+        let url = format!("https://localhost:{}/hooks/T0", front.address().port());
+        let alerts = format!("[alerts]\nurl = '{url}'\nca_file = '{}'\n{AT_ONCE}", path(ca, "ca.pem"));
+        Settings::of(&upstream).and(&alerts).start(&ground)
+    };
+
+    let deceived = told_by(&other);
+    lost_charge(&upstream, &deceived, "k-1");
+    eventually("a failure", || (deceived.admin("/v1/status")["alerts"]["failures"].as_u64() > Some(0)).then_some(()));
+    assert!(receiver.seen().is_empty());
+
+    let gateway = told_by(&own);
+    let operation = lost_charge(&upstream, &gateway, "k-1");
+    is_noted(&gateway, &operation);
+    assert_eq!(named(&receiver.only()), [operation]);
 }
 
 fn an_alert_outlives_the_gateway(ground: Ground) {
