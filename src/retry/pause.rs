@@ -102,6 +102,11 @@ impl Pauses {
         self.paused.contains_key(&whom)
     }
 
+    /// Whether a canary has found that the pause is over.
+    pub fn is_on_ramp(&self, whom: Whom) -> bool {
+        self.paused.get(&whom).is_some_and(|pause| matches!(pause.phase, Phase::Ramp { .. }))
+    }
+
     /// An upstream asked for less, perhaps with a hint. Until when all are to wait, if that is news.
     pub fn throttled(&mut self, whom: Whom, hint: Option<Duration>, now: Duration) -> Option<Duration> {
         let wait = match hint.filter(|hint| !hint.is_zero()) {

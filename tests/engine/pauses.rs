@@ -362,3 +362,40 @@ async fn a_call_in_line_for_a_place_is_nobodys_canary() {
         assert_eq!(call.await.unwrap().status, 201);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_stood_in_line_for_a_place_is_not_sent_into_a_pause() {
+    let setup = Setup { limit: "concurrency = 1\nqueue = 20", ..ONCE };
+    let throttled = answers(429).with("retry-after", "30").after(ms(100)).into();
+    let gateway = Gateway::before(vec![throttled], setup);
+    let told = told(callers(&gateway, 20, "k")).await;
+    let at = arrivals(&gateway, 0);
+    assert!(at.len() == 20 && at[1] >= secs(30) && at[19] < secs(35), "{at:?}");
+    assert_eq!(told.iter().filter(|told| told.status == 201).count(), 19);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_that_stood_in_line_is_not_sent_into_a_pause() {
+    let setup = Setup { limit: "concurrency = 1\nqueue = 9", retry: "base_interval = \"1ms\"", ..Setup::HARMLESS };
+    let throttled = answers(429).with("retry-after", "30").with("x-should-retry", "false").after(secs(1)).into();
+    let gateway = Gateway::before(vec![answers(503).after(ms(100)).into(), throttled], setup);
+    let retrying = gateway.caller(Ask::keyed("k"));
+    gateway.upstream.has_seen(1).await;
+    let other = gateway.caller(Ask::keyed("l"));
+    assert_eq!(other.await.unwrap().status, 429);
+    let told = retrying.await.unwrap();
+    assert!(told.status == 201 && told.at >= secs(31), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_begins_while_another_one_is_waited_for_counts() {
+    let gateway = Gateway::before(vec![answers(429).with("retry-after", "30").after(secs(1)).into()], ONCE);
+    let ask = |key: &str| gateway.caller(Ask::keyed(key).with("authorization", "Bearer a"));
+    let first = ask("first");
+    gateway.upstream.has_seen(1).await;
+    operator_says(&gateway, secs(2)).await;
+    let waiting = ask("k");
+    assert_eq!(first.await.unwrap().status, 429);
+    let told = waiting.await.unwrap();
+    assert!(told.status == 201 && told.at >= secs(31), "{told:?}");
+}

@@ -88,7 +88,8 @@ impl Engine {
             let canaries = self.wait_for_turns(&gate.upstream.pausing, entrant).await?;
             // Nobody stands in line for what is shut, and nobody takes the breaker's ticket into the line with him.
             gate.look(entrant.repeat).map_err(|wait| gate.refused(wait))?;
-            if let Some((place, canaries)) = self.take_place(gate, entrant, canaries).await? {
+            let (place, canaries) = take_place(gate, entrant, canaries).await?;
+            if let Ok(canaries) = self.ask_again(&gate.upstream.pausing, entrant, canaries).await {
                 let mut permit = gate.admit(entrant.repeat).map_err(|wait| gate.refused(wait))?;
                 (permit.canaries, permit.place) = (canaries, Some(place));
                 return Ok(permit);
@@ -96,37 +97,24 @@ impl Engine {
         }
     }
 
-    /// A place, perhaps after a wait in line. A canary in line would hold back all who wait for its pause: it leaves that to
-    /// the next one, and asks again when it has its place; `None` where it would have to wait then.
-    async fn take_place(
+    /// A pause may have begun while this call waited for another one, or in line.
+    async fn ask_again(
         &self,
-        gate: &Gate,
+        pausing: &Arc<Pausing>,
         entrant: &Entrant,
-        canaries: Vec<Canary>,
-    ) -> Result<Option<(Place, Vec<Canary>)>, Refused> {
-        if let Some(place) = gate.places.take_at_once() {
-            return Ok(Some((place, canaries)));
-        }
-        let asks_again = !canaries.is_empty();
-        drop(canaries);
-        let until = entrant.deadline.checked_sub(LEAST_TRY).unwrap_or(entrant.deadline);
-        let place = gate.places.take(&entrant.scope, entrant.is_new, until).await.ok_or(Refused::Full)?;
-        if !asks_again {
-            return Ok(Some((place, Vec::new())));
-        }
-        let mut canaries = Vec::new();
+        mut canaries: Vec<Canary>,
+    ) -> Result<Vec<Canary>, HasToWait> {
         for whom in [entrant.whom, Whom::Everybody] {
-            match self.turn_at_once(&gate.upstream.pausing, whom).await {
-                Ok(canary) => canaries.extend(canary),
-                Err(HasToWait) => return Ok(None),
+            if canaries.iter().all(|canary| canary.whom != whom) {
+                canaries.extend(self.turn_at_once(pausing, whom).await?);
             }
         }
-        Ok(Some((place, canaries)))
+        Ok(canaries)
     }
 
-    /// The turn of one who has a place in hand, with which nobody waits for a pause.
+    /// The turn of one who has a place in hand, with which nobody waits for a pause. On a ramp a place is turn enough.
     async fn turn_at_once(&self, pausing: &Arc<Pausing>, whom: Whom) -> Result<Option<Canary>, HasToWait> {
-        let Some(queue) = pausing.queue(whom) else { return Ok(None) };
+        let Some(queue) = pausing.queue(whom).filter(|_| !pausing.is_on_ramp(whom)) else { return Ok(None) };
         let Ok(_first) = queue.turnstile.try_acquire() else { return Err(HasToWait) };
         match pausing.ask(whom, &self.shared.entropy) {
             Turn::Free => Ok(None),
@@ -267,6 +255,18 @@ impl Engine {
         asked.iter().for_each(|(asked, pausing)| pausing.compare(&held, self.store.as_ref(), *asked));
         Ok(())
     }
+}
+
+/// A place, perhaps after a wait in line. A canary in line would hold back all who wait for its pause: it leaves that to the
+/// next one.
+async fn take_place(gate: &Gate, entrant: &Entrant, canaries: Vec<Canary>) -> Result<(Place, Vec<Canary>), Refused> {
+    if let Some(place) = gate.places.take_at_once() {
+        return Ok((place, canaries));
+    }
+    drop(canaries);
+    let until = entrant.deadline.checked_sub(LEAST_TRY).unwrap_or(entrant.deadline);
+    let place = gate.places.take(&entrant.scope, entrant.is_new, until).await.ok_or(Refused::Full)?;
+    Ok((place, Vec::new()))
 }
 
 /// Whether the upstream, or what stands before it, said anything at all.

@@ -82,6 +82,10 @@ impl Pausing {
         inner.pauses.is_paused(whom).then(|| Arc::clone(inner.queues.entry(whom).or_default()))
     }
 
+    pub(super) fn is_on_ramp(&self, whom: Whom) -> bool {
+        self.with(|pauses, _| pauses.is_on_ramp(whom))
+    }
+
     pub(super) fn ask(&self, whom: Whom, entropy: &Entropy) -> Turn {
         let spread = || Duration::from_millis(entropy.up_to(crate::clock::millis(SPACING)));
         self.with(|pauses, now| pauses.ask(whom, now, spread))
