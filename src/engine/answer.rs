@@ -9,6 +9,7 @@ use crate::engine::gates::Place;
 use crate::engine::problem::{Code, Problem};
 use crate::operation::{KeySource, OperationId};
 use crate::retry::decide::Stop;
+use crate::retry::retry_after::calls_back;
 use crate::upstream::{ReceivedBody, Switched};
 
 /// The end of a call as its caller sees it.
@@ -84,6 +85,15 @@ pub struct Marks {
     pub prior_outcome_unknown: bool,
     pub unguarded: Option<Unguarded>,
     pub compensation: Option<Compensation>,
+}
+
+impl Marks {
+    /// Whether an answer of the upstream with these lines calls its caller back. One that ends several attempts does not: a
+    /// client that came back when it is told to would multiply them.
+    pub fn calls_back(&self, headers: &HeaderMap) -> bool {
+        let has_tried_again = self.stop.is_some() && self.attempts > 1;
+        !has_tried_again && calls_back(headers)
+    }
 }
 
 /// `Oncegate-Execution`.

@@ -24,8 +24,8 @@ use crate::operation::Cause;
 use crate::operation::admission::Repeat;
 use crate::operation::outcome::{Outcome, Silence, status_of_grpc};
 use crate::retry::deadline;
+use crate::retry::decide::Stop;
 use crate::retry::pause::Whom;
-use crate::retry::retry_after::says_when;
 use crate::upstream::{
     Connection, Freshness, KEPT, ReceivedBody, SendBody, SendError, drop_ours, keep_trailers, remove_hop_by_hop, via,
 };
@@ -401,16 +401,10 @@ impl Attempted {
         self.judgement.wants_body || self.answer.as_ref().is_some_and(|answer| answer.head.lacks_status())
     }
 
-    /// Whether whoever gets its answer is told there when to come back.
-    pub(super) fn says_when(&self) -> bool {
-        let is_told = |answer: &UpstreamAnswer| says_when(&answer.head.headers);
-        self.judgement.advice.hint.is_some() && self.answer.as_ref().is_some_and(is_told)
-    }
-
     /// What there is to tell of it where it is the last one.
-    pub(super) fn told(self) -> Told {
-        let comes_back = self.says_when();
-        Told { answer: self.answer, comes_back, failure: self.failure, outcome: self.outcome, stop: None }
+    pub(super) fn told(self, stop: Option<Stop>) -> Told {
+        let hint = self.judgement.advice.hint;
+        Told { answer: self.answer, hint, failure: self.failure, outcome: self.outcome, stop }
     }
 }
 

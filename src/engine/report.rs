@@ -13,13 +13,14 @@ use crate::operation::admission::Repeat;
 use crate::operation::outcome::{Outcome, Silence};
 use crate::operation::{Receipt, State};
 use crate::retry::decide::Stop;
+use crate::retry::retry_after::Hint;
 use crate::upstream::kept_for_replay;
 
 /// What a run without a final answer has to tell.
 pub(super) struct Told {
     pub answer: Option<UpstreamAnswer>,
-    /// The answer says when to come back.
-    pub comes_back: bool,
+    /// When to come back, if the answer says so.
+    pub hint: Option<Hint>,
     pub failure: Option<String>,
     pub outcome: Outcome,
     pub stop: Option<Stop>,

@@ -165,7 +165,7 @@ impl<'a> Run<'a> {
                         if let Some(parked) = Box::pin(self.put_off(&refused)).await {
                             return parked;
                         }
-                        let told = Told { stop: Some(refused.stop(&self.route.retry)), ..last.told() };
+                        let told = last.told(Some(refused.stop(&self.route.retry)));
                         return Box::pin(self.end_without_receipt(ended, told, caller)).await;
                     }
                 }
@@ -182,7 +182,7 @@ impl<'a> Run<'a> {
         let ended = Ended { cause, may_have_run: false };
         let outcome = Outcome::NotSent { cause, reused_connection: false };
         let failure = Some(format!("{cause}, and this run has sent nothing"));
-        let told = Told { answer: None, comes_back: false, failure, outcome, stop: Some(stop) };
+        let told = Told { answer: None, hint: None, failure, outcome, stop: Some(stop) };
         self.end_without_receipt(ended, told, caller).await
     }
 

@@ -137,7 +137,6 @@ impl Run<'_> {
         stop: Option<Stop>,
         caller: &mut FirstCaller,
     ) -> Conclusion {
-        let comes_back = attempted.says_when();
         match (ending.verdict(), attempted.answer) {
             (Some(verdict), Some(UpstreamAnswer { head, body })) => {
                 let after_doubt = matches!(ending, Ending::Failed { after_doubt: true });
@@ -152,7 +151,7 @@ impl Run<'_> {
             (Some(verdict), None) => Box::pin(self.settle_cut(verdict, attempted.outcome, &attempted.part)).await,
             (None, answer) => {
                 let ended = ending.ended().unwrap_or(Ended { cause: Cause::BadAnswer, may_have_run: true });
-                let told = Told { answer, comes_back, failure: attempted.failure, outcome: attempted.outcome, stop };
+                let told = Attempted { answer, ..attempted }.told(stop);
                 Box::pin(self.end_without_receipt(ended, told, caller)).await
             }
         }
@@ -225,9 +224,12 @@ impl Run<'_> {
         told: Told,
         caller: &mut FirstCaller,
     ) -> Conclusion {
-        let word = self.word(Word::End(ended, caller.next(told.comes_back)));
         let doubtful = ended.may_have_run || self.owner.operation.may_have_run;
         let execution = if doubtful { Execution::Unknown } else { Execution::NotExecuted };
+        let marks = self.marks(execution, told.stop);
+        let calls_back = |answer: &UpstreamAnswer| marks.calls_back(&answer.head.headers);
+        let comes_back = told.hint.is_some() && told.answer.as_ref().is_some_and(calls_back);
+        let word = self.word(Word::End(ended, caller.next(comes_back)));
         crash_point::reached(Point::BeforeEnd);
         match word.write(&mut self.owner).await {
             Ok(()) => self.log_end(None, told.failure.as_deref()),
@@ -242,7 +244,7 @@ impl Run<'_> {
             self.lane.counters.unknown.add();
         }
         self.find_earlier().await;
-        let marks = self.marks(execution, told.stop);
+        let marks = Marks { earlier: self.earlier, ..marks };
         match told.answer {
             Some(UpstreamAnswer { head, body }) => match body.whole() {
                 Ok(body) => {

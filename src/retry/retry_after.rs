@@ -58,9 +58,10 @@ impl Stated {
     }
 }
 
-/// Whether a caller who is given these lines reads in them when to come back.
-pub fn says_when(headers: &HeaderMap) -> bool {
-    headers.contains_key(RETRY_AFTER) || FINE.iter().any(|name| headers.contains_key(name))
+/// Whether a caller who is given these lines comes back by himself: they name a time, and do not forbid it.
+pub fn calls_back(headers: &HeaderMap) -> bool {
+    let names_a_time = headers.contains_key(RETRY_AFTER) || FINE.iter().any(|name| headers.contains_key(name));
+    names_a_time && !vetoes(headers)
 }
 
 /// The hint of an answer that came at `now`: `retry-after-ms` and its like, the finer ones, before `Retry-After`.

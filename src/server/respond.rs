@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::engine::answer::{Answer, Body, Compensation, Content, Marks, Unguarded};
 use crate::engine::problem::{Code, Problem};
 use crate::retry::decide::Stop;
-use crate::retry::retry_after::{says_when, seconds_for};
+use crate::retry::retry_after::seconds_for;
 use crate::server::body::ResponseBody;
 use crate::server::document::{Accepted, Document};
 use crate::upstream::trailer_name;
@@ -108,9 +108,7 @@ pub fn upstream(
     } else if matches!(body, ResponseBody::Empty | ResponseBody::Whole(_)) {
         frame(&mut headers, &body, &trailers);
     }
-    // Where the gateway has tried again and again, a client that comes back when it is told to would multiply that.
-    let used_up = marks.stop == Some(Stop::Exhausted) && marks.attempts > 1;
-    if marks.stop.is_some() && (used_up || !says_when(&headers)) {
+    if marks.stop.is_some() && !marks.calls_back(&headers) {
         do_not_retry(&mut headers);
     }
     if !trailers.is_empty() {
@@ -460,15 +458,21 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_ended_our_retries_ends_the_clients_too_unless_it_names_a_time_and_we_made_none() {
-        let stopped = || Marks { stop: Some(Stop::Exhausted), ..marks() };
-        let at_once = || Marks { attempts: 1, ..stopped() };
+    fn an_answer_that_ended_our_retries_ends_the_clients_too_unless_it_names_a_time_and_was_the_only_one() {
+        let stopped = |stop| Marks { stop: Some(stop), ..marks() };
+        let at_once = |stop| Marks { attempts: 1, ..stopped(stop) };
         let should =
             |response: &Response<ResponseBody>| SHOULD_RETRY.map(|name| header(response, name).map(str::to_owned));
         let no = [Some("false".to_owned()), Some("false".to_owned())];
-        assert_eq!(should(&upstream_says(500, &[], stopped())), no);
-        assert_eq!(should(&upstream_says(503, &[("retry-after", "7")], stopped())), no);
-        assert_eq!(should(&upstream_says(503, &[("retry-after", "7")], at_once())), [None, None]);
+        use Stop::{Body, Breaker, Budget, Deadline, Exhausted, HintTooLong, Unsafe, Vetoed};
+        let later = [("retry-after", "7")];
+        for stop in [Exhausted, Vetoed, Unsafe, Body, HintTooLong, Deadline, Breaker, Budget] {
+            assert_eq!(should(&upstream_says(500, &[], at_once(stop))), no, "{stop:?}");
+            assert_eq!(should(&upstream_says(503, &later, stopped(stop))), no, "{stop:?}");
+            assert_eq!(should(&upstream_says(503, &later, at_once(stop))), [None, None], "{stop:?}");
+        }
+        let vetoed = [("retry-after", "7"), ("x-should-retry", "false")];
+        assert_eq!(should(&upstream_says(503, &vetoed, at_once(Vetoed))), no);
         assert_eq!(should(&upstream_says(500, &[], marks())), [None, None]);
     }
 

@@ -5,6 +5,7 @@ use oncegate::engine::problem::Code;
 use oncegate::operation::dead_letter::LEAST_LIFE;
 use oncegate::operation::transition::{LateAnswer, Step};
 use oncegate::operation::{DeadLetter, OperationId, OwnerId, Scope, State, StateName as S, WriteId};
+use oncegate::retry::decide::Stop;
 use oncegate::store::{Store, Written};
 
 use crate::rig::gateway::id;
@@ -41,6 +42,7 @@ async fn what_nobody_sees_to_is_a_letter() {
         (answers(429).into(), WITH_KEY, S::NotExecuted),
         (answers(429).with("retry-after", "soon").into(), WITH_KEY, S::NotExecuted),
         (answers(429).with("retry-after", "60").cut().into(), WITH_KEY, S::NotExecuted),
+        (answers(429).with("retry-after", "60").with("x-should-retry", "false").into(), WITH_KEY, S::NotExecuted),
         (Act::Closes, UNSAFE, S::Unknown),
         (answers(503).with("retry-after", "60").into(), UNSAFE, S::Unknown),
         (Act::Babbles, WITH_KEY, S::Unknown),
@@ -63,6 +65,22 @@ async fn what_ran_or_whose_client_comes_back_is_none() {
     ] {
         let gateway = after(act, WITH_KEY).await;
         assert_eq!(letter(&gateway, "k").await, None, "{:?}", gateway.kept("k").await.unwrap().operation.state);
+    }
+}
+
+/// Whose caller is told not to try again himself, whatever time the answer names.
+#[tokio::test(start_paused = true)]
+async fn what_was_tried_again_in_vain_is_a_letter() {
+    let setup = |retry| Setup { retry, ..Setup::UNSAFE };
+    for (setup, hint, stop, attempts) in
+        [(setup("max_attempts = 2"), "1", Stop::Exhausted, 2), (setup("max_attempts = 5"), "30", Stop::Deadline, 4)]
+    {
+        let throttled = || answers(429).with("retry-after", hint).into();
+        let gateway = Gateway::before((0..9).map(|_| throttled()).collect(), setup);
+        let told = gateway.call("k").await;
+        assert_eq!((told.status, told.marks.stop, told.marks.attempts), (429, Some(stop), attempts));
+        assert!(!told.marks.calls_back(&told.headers));
+        assert!(letter(&gateway, "k").await.is_some(), "{stop:?}");
     }
 }
 
