@@ -155,7 +155,10 @@ impl Engine {
             Ok(Written::Refused(other)) => Ok(Met::Changed(other)),
             Ok(Written::Gone) => Ok(Met::Gone),
             Err(error) => {
-                self.withdraw((named.retention(), Next::Client), change, &error);
+                // One that nobody waits for goes on by itself when the lease is over.
+                if admission != Admission::TakeOver || !operation.accepted {
+                    self.withdraw((named.retention(), Next::Client), change, &error);
+                }
                 Err(error)
             }
         }

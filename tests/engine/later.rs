@@ -181,6 +181,22 @@ async fn a_call_is_put_off_though_the_store_stumbles() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_repeat_that_stumbles_does_not_end_a_call_that_goes_on_by_itself() {
+    for fault in [Fault::Unheard, Fault::ReplyLost, Fault::Late(secs(3))] {
+        let gateway = parked(Vec::new(), Setup::UNSAFE, Ask::keyed("k")).await;
+        gateway.at(TEN_MINUTES + secs(10)).await;
+        gateway.store.fails(Step::TakeOver, fault, 1);
+        let repeat = gateway.call("k").await;
+        assert_eq!(repeat.problem(), (503, Some(Code::StoreUnavailable)));
+        assert_eq!(repeat.marks.execution, Some(Execution::InProgress), "{fault:?}");
+        gateway.at(TEN_MINUTES + secs(30)).await;
+        gateway.sweep().await;
+        gateway.has_become("k", S::Succeeded).await;
+        assert_eq!(gateway.upstream.seen().len(), 2, "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_parked_call_is_held_back_by_those_who_come_with_its_credential() {
     for (credential, sends) in [(SECRET, 2), ("Bearer other", 3)] {
         let ask = |key| Ask::keyed(key).with("authorization", SECRET);
