@@ -207,11 +207,12 @@ impl Permit {
         self.place.take()
     }
 
-    /// Lets those go on who wait for what this attempt comes to, for it takes its time.
+    /// Lets those go on who wait for what this attempt comes to, for it takes its time. What it comes to counts all the same.
     pub(super) fn let_go(&mut self) {
-        self.canaries.clear();
-        if let Some((circuit, ticket)) = self.circuit.take_if(|(_, ticket)| ticket.is_probe) {
-            circuit.give_back(ticket);
+        self.canaries.iter().for_each(Canary::give_back);
+        if let Some((circuit, ticket)) = &mut self.circuit {
+            circuit.give_back(*ticket);
+            ticket.is_probe = false;
         }
     }
 

@@ -72,6 +72,7 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     generation: u64,
+    /// The next probe waits for its end.
     pub is_probe: bool,
 }
 
@@ -133,11 +134,12 @@ impl Breaker {
                 self.is_too_much(health, in_a_row, now)
             }
             (State::HalfOpen { is_probing, .. }, Health::Unclear) => {
-                *is_probing = false;
+                *is_probing &= !ticket.is_probe;
                 false
             }
             (State::HalfOpen { is_probing, well, .. }, Health::Well) => {
-                (*is_probing, *well) = (false, *well + 1);
+                *is_probing &= !ticket.is_probe;
+                *well += 1;
                 if *well >= PROBES {
                     self.close();
                 }
@@ -156,7 +158,7 @@ impl Breaker {
         if let State::HalfOpen { is_probing, .. } = &mut self.state
             && ticket.generation == self.generation
         {
-            *is_probing = false;
+            *is_probing &= !ticket.is_probe;
         }
     }
 

@@ -70,8 +70,17 @@ struct Pause {
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Until(Duration),
-    Over { canary: Option<u64>, since: Duration },
-    Ramp { batch: u32, left: u32, next: Duration },
+    /// `first`: its first canary, by which those of an earlier pause are told apart.
+    Over {
+        canary: Option<u64>,
+        first: u64,
+        since: Duration,
+    },
+    Ramp {
+        batch: u32,
+        left: u32,
+        next: Duration,
+    },
 }
 
 /// Throttles without a hint.
@@ -180,9 +189,8 @@ impl Pauses {
         self.paused.retain(|_, pause| {
             let ended = match pause.phase {
                 Phase::Over { canary: Some(_), .. } => return true,
-                Phase::Until(ended) | Phase::Over { canary: None, since: ended } | Phase::Ramp { next: ended, .. } => {
-                    ended
-                }
+                Phase::Until(ended) | Phase::Ramp { next: ended, .. } => ended,
+                Phase::Over { canary: None, since, .. } => since,
             };
             now.saturating_sub(ended) < GRACE
         });
@@ -195,7 +203,7 @@ impl Pauses {
             Phase::Until(until) if now < *until => return Turn::Wait(*until - now),
             Phase::Until(_) | Phase::Over { canary: None, .. } => {
                 self.canaries += 1;
-                pause.phase = Phase::Over { canary: Some(self.canaries), since: now };
+                pause.phase = pause.phase.over(self.canaries, now);
                 return Turn::Canary(self.canaries);
             }
             Phase::Over { canary: Some(_), .. } => return Turn::Wait(SOON),
@@ -227,14 +235,21 @@ impl Pauses {
         (!wait.is_zero()).then_some(wait)
     }
 
-    /// The canary of this number was answered, and not by another throttle.
+    /// The canary of this number was answered, and not by another throttle; the next one may have gone meanwhile.
     pub fn passed(&mut self, whom: Whom, number: u64, now: Duration) {
-        self.after_canary(whom, number, Phase::ramp(now));
+        let is_of = |phase: Phase| matches!(phase, Phase::Over { first, .. } if first <= number);
+        if let Some(pause) = self.paused.get_mut(&whom).filter(|pause| is_of(pause.phase)) {
+            pause.phase = Phase::ramp(now);
+        }
     }
 
-    /// It never came to an answer; the next one may.
+    /// It came to no answer so far; the next one may.
     pub fn give_back(&mut self, whom: Whom, number: u64, now: Duration) {
-        self.after_canary(whom, number, Phase::Over { canary: None, since: now });
+        if let Some(Phase::Over { canary, since, .. }) = self.paused.get_mut(&whom).map(|pause| &mut pause.phase)
+            && *canary == Some(number)
+        {
+            (*canary, *since) = (None, now);
+        }
     }
 
     /// All of them, those for everybody first.
@@ -250,13 +265,6 @@ impl Pauses {
         let mut shown: Vec<_> = shown.collect();
         shown.sort_by_key(|shown| shown.whom);
         shown
-    }
-
-    fn after_canary(&mut self, whom: Whom, number: u64, next: Phase) {
-        let is_current = |phase: Phase| matches!(phase, Phase::Over { canary: Some(current), .. } if current == number);
-        if let Some(pause) = self.paused.get_mut(&whom).filter(|pause| is_current(pause.phase)) {
-            pause.phase = next;
-        }
     }
 
     /// The wait that is made of throttles without a hint, once there are enough of them. On the way out of a pause one is.
@@ -295,6 +303,15 @@ impl Pause {
 }
 
 impl Phase {
+    /// Over, with this canary on its way.
+    fn over(self, number: u64, now: Duration) -> Self {
+        let first = match self {
+            Self::Over { first, .. } => first,
+            Self::Until(_) | Self::Ramp { .. } => number,
+        };
+        Self::Over { canary: Some(number), first, since: now }
+    }
+
     /// Two go at once, four soon after.
     fn ramp(now: Duration) -> Self {
         Self::Ramp { batch: 1, left: 0, next: now }

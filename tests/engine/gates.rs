@@ -1,11 +1,11 @@
 //! What an outage costs: its upstream, and the callers.
 
-use bytes::Bytes;
 use oncegate::engine::answer::Execution;
 use oncegate::engine::problem::Code;
 use oncegate::operation::StateName as S;
 use oncegate::retry::decide::Stop;
 
+use crate::rig::upstream::{GRPC_END, grpc_stream};
 use crate::rig::{Act, Ask, Gateway, Setup, Told, answers, ms, secs};
 
 fn always(count: usize, act: impl Fn() -> Act) -> Vec<Act> {
@@ -267,22 +267,27 @@ async fn answers_that_are_judged_by_their_body_close_the_breaker_and_end_a_pause
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_takes_its_time_keeps_no_probe() {
+async fn an_answer_that_takes_its_time_keeps_no_probe_and_counts_when_it_ends() {
     let setup =
         Setup { retry: "max_attempts = 1\nattempt_timeout = \"2s\"", breaker: BREAKER.breaker, ..Setup::HARMLESS };
-    let (head, rest) = tokio::sync::mpsc::unbounded_channel();
-    let grpc = "HTTP/1.1 200 OK\r\ncontent-type: application/grpc\r\ntransfer-encoding: chunked\r\n\r\n";
-    head.send(Bytes::from_static(grpc.as_bytes())).unwrap();
-    let script = always(5, || answers(502).into()).into_iter().chain([Act::Streams(rest)]).collect();
+    let [(one, slow), (other, probe)] = [grpc_stream(), grpc_stream()];
+    let script = always(5, || answers(502).into()).into_iter().chain([slow, probe]).collect();
     let gateway = Gateway::before(script, setup);
     fail(&gateway).await;
     gateway.at(secs(10)).await;
-    let stream = gateway.caller(Ask::keyed("stream"));
+    let slow = gateway.caller(Ask::keyed("slow"));
     gateway.upstream.has_seen(6).await;
     assert_eq!(gateway.call("early").await.problem(), (503, Some(Code::BreakerOpen)), "it is the probe");
     gateway.at(secs(13)).await;
-    assert_eq!(gateway.call("k").await.status, 201);
-    stream.abort();
+    let probe = gateway.caller(Ask::keyed("probe"));
+    gateway.upstream.has_seen(7).await;
+    one.send(GRPC_END).unwrap();
+    assert_eq!(slow.await.unwrap().status, 200);
+    let state = || gateway.engine.shared().gates.snapshot()["payments"].breakers[0].state;
+    assert_eq!(state(), "half-open");
+    assert_eq!(gateway.call("k").await.problem(), (503, Some(Code::BreakerOpen)), "one probe at a time");
+    other.send(GRPC_END).unwrap();
+    assert_eq!((probe.await.unwrap().status, state()), (200, "closed"));
 }
 
 #[tokio::test(start_paused = true)]

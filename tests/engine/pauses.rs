@@ -8,6 +8,7 @@ use oncegate::operation::StateName as S;
 use oncegate::store::Store;
 use tokio::task::JoinHandle;
 
+use crate::rig::upstream::{GRPC_END, grpc_stream};
 use crate::rig::{Act, Ask, Fault, Gateway, Setup, Step, Told, answers, ms, secs};
 
 fn throttle(hint: &str) -> Act {
@@ -128,6 +129,21 @@ async fn a_canary_without_an_answer_is_followed_by_another() {
         assert!(early <= 2, "one at a time until one is answered: {at:?}");
         assert_eq!(told.iter().filter(|told| told.status == 201).count(), 19, "{told:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_canary_that_takes_its_time_holds_nobody_back_and_ends_the_pause_after_all() {
+    let (stream, slow) = grpc_stream();
+    let setup = Setup { retry: "max_attempts = 1\nattempt_timeout = \"2s\"", ..Setup::HARMLESS };
+    let gateway = paused(setup, vec![slow]).await;
+    let canary = gateway.caller(Ask::keyed("slow"));
+    let phase = || gateway.engine.shared().gates.pauses()[0].pause.phase;
+    gateway.at(secs(5)).await;
+    assert_eq!(phase(), "canary");
+    stream.send(GRPC_END).unwrap();
+    assert_eq!(canary.await.unwrap().status, 200);
+    gateway.is_idle().await;
+    assert_eq!(phase(), "ramp");
 }
 
 #[tokio::test(start_paused = true)]

@@ -138,11 +138,6 @@ impl Pausing {
         locked(&self.inner).leases.remove(&whom)
     }
 
-    fn give_back(&self, canary: &Canary) {
-        self.with(|pauses, now| pauses.give_back(canary.whom, canary.number, now));
-        self.wake(canary.whom);
-    }
-
     /// The moment at which the store is asked.
     pub(super) fn now(&self) -> Duration {
         self.begin.elapsed()
@@ -233,9 +228,17 @@ impl Drop for Place<'_> {
     }
 }
 
+impl Canary {
+    /// The next one may go.
+    pub(super) fn give_back(&self) {
+        self.pausing.with(|pauses, now| pauses.give_back(self.whom, self.number, now));
+        self.pausing.wake(self.whom);
+    }
+}
+
 impl Drop for Canary {
     fn drop(&mut self) {
-        self.pausing.give_back(self);
+        self.give_back();
     }
 }
 

@@ -83,6 +83,30 @@ fn a_probe_that_is_given_up_or_says_nothing_leaves_its_place_to_the_next() {
 }
 
 #[test]
+fn a_probe_that_is_let_go_counts_and_frees_no_place_but_its_own() {
+    let let_go = |breaker: &mut Breaker, at| {
+        let ticket = breaker.admit(true, at).unwrap();
+        breaker.give_back(ticket);
+        Ticket { is_probe: false, ..ticket }
+    };
+    let mut breaker = opened(BUILT_IN);
+    let slow = [let_go(&mut breaker, secs(5)), let_go(&mut breaker, secs(6)), let_go(&mut breaker, secs(6))];
+    let probe = breaker.admit(true, secs(7)).unwrap();
+    for (slow, health) in slow.into_iter().zip([Health::Unclear, Health::Well]) {
+        breaker.report(slow, health, secs(8), || 20);
+        breaker.give_back(slow);
+        assert_eq!(breaker.admit(true, secs(8)), Err(SOON), "the probe is still under way");
+    }
+    breaker.report(slow[2], Health::Well, secs(9), || 20);
+    assert_eq!(breaker.shown(secs(9)).0, "closed");
+    assert!(!breaker.report(probe, Health::Failed, secs(9), || 20));
+
+    let mut breaker = opened(BUILT_IN);
+    let slow = let_go(&mut breaker, secs(5));
+    assert!(breaker.report(slow, Health::Failed, secs(9), || 20));
+}
+
+#[test]
 fn what_must_not_run_twice_is_a_probe_only_where_nothing_else_comes() {
     let mut breaker = opened(BUILT_IN);
     for at in 5..65 {

@@ -193,6 +193,23 @@ fn a_canary_of_a_pause_that_is_over_changes_nothing_of_the_next_one() {
 }
 
 #[test]
+fn a_canary_that_was_let_go_ends_its_own_pause_when_it_is_answered_after_all() {
+    for next_is_out in [false, true] {
+        let mut pauses = Pauses::default();
+        pauses.throttled(ONE, Some(secs(2)), secs(0));
+        assert_eq!(ask(&mut pauses, ONE, secs(2)), Turn::Canary(1));
+        pauses.give_back(ONE, 1, secs(3));
+        if next_is_out {
+            assert_eq!(ask(&mut pauses, ONE, secs(3)), Turn::Canary(2));
+        }
+        pauses.passed(ONE, 1, secs(4));
+        assert_eq!(free(&mut pauses, 9, secs(4)), 2);
+        pauses.passed(ONE, 2, secs(4));
+        assert_eq!(free(&mut pauses, 9, secs(4)), 0, "no second ramp");
+    }
+}
+
+#[test]
 fn a_pause_that_ends_while_the_store_is_asked_was_ended_by_nobody() {
     let mut pauses = Pauses::default();
     pauses.compare(&HashMap::from([(ONE, secs(2))]), secs(1), secs(1));

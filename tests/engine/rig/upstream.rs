@@ -83,6 +83,22 @@ impl From<Reply> for Act {
     }
 }
 
+/// An answer of gRPC that begins at once, and goes on with what is sent.
+pub fn grpc_stream() -> (mpsc::UnboundedSender<Bytes>, Act) {
+    streams("application/grpc")
+}
+
+/// Ends it well.
+pub const GRPC_END: Bytes = Bytes::from_static(b"0\r\ngrpc-status: 0\r\n\r\n");
+
+/// An answer with a body in chunks, which are sent.
+pub fn streams(media_type: &str) -> (mpsc::UnboundedSender<Bytes>, Act) {
+    let (pieces, coming) = mpsc::unbounded_channel();
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {media_type}\r\ntransfer-encoding: chunked\r\n\r\n");
+    pieces.send(head.into()).expect("its other end is here");
+    (pieces, Act::Streams(coming))
+}
+
 /// What a request came to, as far as an upstream can tell whoever sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
