@@ -98,7 +98,7 @@ impl Engine {
             progress.tries = progress.tries.next_try();
             lane.gate.count(progress.tries.tries);
             let passed = match attempt(lane, &passage, &mut progress, &mut permit).await {
-                Tried::Passed(passed) => self.judged(lane, &passage, passed).await,
+                Tried::Passed(passed) => self.judged(lane, &passage, &mut permit, passed).await,
                 Tried::Switched(headers, stream) => {
                     let (fact, policy) = (&Fact::Final { status: 101 }, &passage.route.retry);
                     let came = Came { fact, hint: None, whom: &|| passage.whom(), policy };
@@ -137,13 +137,13 @@ impl Engine {
     }
 
     /// By the head of the answer, and where that is not enough by the begin of its body, which stays with the rest.
-    async fn judged(&self, lane: &Lane, passage: &Passage, mut passed: Passed) -> Passed {
+    async fn judged(&self, lane: &Lane, passage: &Passage, permit: &mut Permit, mut passed: Passed) -> Passed {
         let now = self.store().now();
         if let Some(answer) = &passed.answer {
             passed.judgement = Judgement::of_head(&passage.route, &passed.outcome, answer.headers(), now);
         }
         if passed.judgement.wants_body {
-            passed.look_into_body(passage, now).await;
+            passed.look_into_body(passage, permit, now).await;
         }
         lane.counters.note(&passed.judgement);
         passed
@@ -219,6 +219,17 @@ async fn attempt(lane: &Lane, passage: &Passage, progress: &mut Progress, permit
         Some(Err(error @ SendError::BadHead { .. })) => Passed::bare(Outcome::BadHead, error),
         None => Passed::bare(Outcome::Silent(Silence::Timeout), "no answer within the attempt timeout"),
     })
+}
+
+/// The begin of a body, as far as it comes before the deadline. Nobody else waits for one that takes its time.
+async fn begun(passage: &Passage, permit: &mut Permit, answer: &mut Response<Body>) -> LookedAhead {
+    let mut looking = pin!(look_ahead(answer));
+    let soon = passage.deadline.min(Instant::now() + passage.route.retry.attempt_timeout);
+    if let Ok(looked) = timeout_at(soon, &mut looking).await {
+        return looked;
+    }
+    permit.let_go();
+    timeout_at(passage.deadline, looking).await.unwrap_or(LookedAhead::Longer)
 }
 
 async fn look_ahead(answer: &mut Response<Body>) -> LookedAhead {
@@ -330,12 +341,12 @@ impl Passed {
     }
 
     /// Judges by as much of the body as can be held back from the caller.
-    async fn look_into_body(&mut self, passage: &Passage, now: Timestamp) {
+    async fn look_into_body(&mut self, passage: &Passage, permit: &mut Permit, now: Timestamp) {
         let Some(answer) = &mut self.answer else { return };
-        let body = match timeout_at(passage.deadline, look_ahead(answer)).await {
-            Ok(LookedAhead::Whole(body)) => Some(body),
-            Ok(LookedAhead::Longer) | Err(_) => None,
-            Ok(LookedAhead::Cut) => return self.outcome = self.outcome.cut(),
+        let body = match begun(passage, permit, answer).await {
+            LookedAhead::Whole(body) => Some(body),
+            LookedAhead::Longer => None,
+            LookedAhead::Cut => return self.outcome = self.outcome.cut(),
         };
         let (headers, body) = (answer.headers(), body.as_deref());
         self.judgement = self.judgement.of_body(&passage.route, &self.outcome, headers, body, now);

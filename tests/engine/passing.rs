@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::rig::gateway::engine_before;
+use crate::rig::upstream::streams;
 use crate::rig::{Act, Gateway, Setup, answers, ms, secs};
 
 /// What its client says of the length, and the pieces as they come.
@@ -241,4 +242,30 @@ async fn nobody_waits_for_a_canary_that_uploads_slowly() {
     assert!(told.status == 201 && told.at < secs(5), "{told:?}");
     slow.abort();
     trickle.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_judged_by_a_slow_body_holds_nobody_back() {
+    let setup = Setup {
+        route: r#"classify = [{ status = 200, json = { "/ok" = false }, as = "failed" }]"#,
+        breaker: "consecutive_failures = 1\nopen_for = \"1s\"",
+        retry: "max_attempts = 1\nattempt_timeout = \"2s\"",
+        ..Setup::HARMLESS
+    };
+    let breaker = |gateway: &Gateway| gateway.engine.shared().gates.snapshot()["payments"].breakers[0].state;
+    for first in [answers(502), answers(429).with("retry-after", "2")] {
+        let (body, slow) = streams("application/json");
+        let gateway = Gateway::before(vec![first.into(), slow], setup);
+        gateway.call("first").await;
+        gateway.at(secs(3)).await;
+        let (engine, passage) = (Arc::clone(&gateway.engine), passage(&gateway.engine, SendBody::empty()));
+        let slow = tokio::spawn(async move { engine.unguarded(passage).await });
+        gateway.upstream.has_seen(2).await;
+        body.send(Bytes::from_static(b"1\r\n{\r\n")).unwrap();
+        gateway.at(secs(6)).await;
+        let told = gateway.call("k").await;
+        assert!(told.status == 201 && told.at < secs(7), "{told:?}");
+        body.send(Bytes::from_static(b"1\r\n}\r\n0\r\n\r\n")).unwrap();
+        assert_eq!((status(&slow.await.unwrap()), breaker(&gateway)), (200, "closed"));
+    }
 }
