@@ -114,14 +114,13 @@ impl Engine {
     ) -> Result<Met, StoreError> {
         let operation = &found.operation;
         let kept = self.kept_request(operation.id).await?;
-        if matches!((&kept, admission), (KeptRequest::Strange, Admission::TakeOver))
-            && self.is_left_to_others(operation)
-        {
-            return Ok(self.still_running(operation));
-        }
+        let is_strange = matches!(kept, KeptRequest::Strange);
         let mut kept = kept.here();
         if kept.is_none() && (operation.may_have_run || operation.state.name() == StateName::Sent) {
             return match admission {
+                Admission::TakeOver if is_strange && self.is_left_to_others(operation) => {
+                    Ok(Met::Concluded(Box::new(refusal::left_to_others(operation))))
+                }
                 Admission::TakeOver => self.end_lapsed(named, found).await,
                 _ => Ok(Met::Concluded(Box::new(refusal::of_record(found, Admission::Unknown)))),
             };

@@ -111,6 +111,14 @@ pub fn waiting(operation: &Operation, now: Timestamp) -> Conclusion {
     Conclusion::Problem { problem, marks: marks_of(operation) }
 }
 
+/// Whoever has the key of its request can go on with it, and this gateway cannot.
+pub fn left_to_others(operation: &Operation) -> Conclusion {
+    let detail = "The call may have run, and the request that is stored of it takes a key that this gateway does not have; \
+                  it is left for a while to one that has it. This one was not sent.";
+    let problem = Problem::new(Code::InProgress, detail).with_retry_after(SOON);
+    Conclusion::Problem { problem, marks: marks_of(operation) }
+}
+
 /// The caller asks for the answer later, and what the call needs cannot be kept until then.
 pub fn unkeepable(named: &NamedCall, why: &str) -> Conclusion {
     let problem = Problem::new(Code::InvalidRequest, format!("Prefer: respond-async cannot be granted here: {why}."))

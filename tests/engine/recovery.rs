@@ -217,7 +217,10 @@ async fn a_call_whose_request_takes_another_key_is_left_for_a_while_to_whoever_h
     let holder = stranger.neighbour();
     stranger.store.has_another_key();
     stranger.sweep().await;
-    assert_eq!(stranger.call("k").await.problem(), (409, Some(Code::InProgress)));
+    let told = stranger.call("k").await;
+    assert_eq!(told.problem(), (409, Some(Code::InProgress)));
+    let detail = str::from_utf8(&told.body).unwrap();
+    assert!(detail.contains("takes a key that this gateway does not have"), "{detail}");
     assert_eq!(stranger.states("k").await, [S::Sent], "it is not given up");
     holder.sweep().await;
     holder.is_idle().await;
@@ -228,6 +231,22 @@ async fn a_call_whose_request_takes_another_key_is_left_for_a_while_to_whoever_h
     alone.at(secs(3600)).await;
     alone.sweep().await;
     assert_eq!(alone.states("k").await, [S::Sent, S::Unknown]);
+}
+
+/// There a caller's own bytes may stand in for those that cannot be read.
+#[tokio::test(start_paused = true)]
+async fn a_call_of_which_nothing_ran_is_made_also_where_its_request_takes_another_key() {
+    let claimed = after_a_crash_before_the_send(UNSAFE).await;
+    claimed.at(secs(2)).await;
+    let waiting = Gateway::before(vec![answers(429).with("retry-after", "5").into()], UNSAFE);
+    waiting.caller(Ask::keyed("k"));
+    waiting.has_become("k", S::Waiting).await;
+    waiting.store.goes_away();
+    for worker in [claimed, waiting.neighbour()] {
+        worker.at(secs(10)).await;
+        worker.store.has_another_key();
+        assert_eq!(worker.call("k").await.says(), (201, "says 201", false));
+    }
 }
 
 #[tokio::test(start_paused = true)]
