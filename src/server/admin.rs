@@ -369,6 +369,7 @@ mod tests {
     async fn ask_from(peer: &str, store: TestStore, request: http::request::Builder) -> (u16, Value) {
         let config = Config::parse(FILE, "gateway.toml", &Environment::default()).unwrap();
         let shared = Arc::new(Shared::new(Arc::new(config), Entropy::seeded(1)));
+        shared.config.routes.0.iter().for_each(|route| drop(shared.gates.of(route)));
         let state = AdminState { engine: Engine::new(shared, Arc::new(store), HashMap::new()) };
         let (head, ()) = request.body(()).unwrap().into_parts();
         let peer = Peer::new(peer.parse().unwrap(), Transport::Plain);
@@ -456,6 +457,17 @@ mod tests {
             shown["detail"].as_str().unwrap().contains("/v1/pauses") && shown.to_string().contains("127.0.0.1:8082")
         );
         assert_eq!(ask(ten(), Request::delete("/v1/operations").header("host", "localhost")).await.0, 405);
+    }
+
+    #[tokio::test]
+    async fn a_pause_that_the_store_has_not_taken_holds_here_for_now() {
+        for seconds in [0, 9] {
+            let put = Request::put(format!("/v1/pauses?upstream=bank&seconds={seconds}")).header("host", "localhost");
+            let (status, shown) = ask(TestStore { mood: Mood::Away, ..ten() }, put).await;
+            let detail = shown["detail"].as_str().unwrap();
+            assert_eq!((status, &shown["code"]), (503, &json!("store-unavailable")));
+            assert!(detail.contains("for now") && detail.contains("say it again when the store answers"), "{detail}");
+        }
     }
 
     #[tokio::test]

@@ -33,9 +33,18 @@ pub(super) async fn answer(state: &AdminState, head: &Parts) -> Result<Response<
         Method::PUT => {
             refuse_pages(&head.headers)?;
             let command = read(head.uri.query()).ok_or_else(|| Problem::new(Code::InvalidRequest, SAYS))?;
-            state.gates().command(state.store().as_ref(), &command).await.map_err(refused)?;
-            let (upstream, seconds) = (&command.upstream, command.wait.as_secs());
-            tracing::warn!(upstream, credential = command.credential, seconds, "an operator set a pause");
+            let done = state.gates().command(state.store().as_ref(), &command).await;
+            if matches!(done, Ok(()) | Err(CommandError::Store(_))) {
+                let (upstream, seconds, is_stored) = (&command.upstream, command.wait.as_secs(), done.is_ok());
+                tracing::warn!(
+                    upstream,
+                    credential = command.credential,
+                    seconds,
+                    is_stored,
+                    "an operator set a pause"
+                );
+            }
+            done.map_err(refused)?;
         }
         _ => return Ok(respond::wrong_method("GET, HEAD, PUT")),
     }
@@ -58,12 +67,10 @@ fn read(query: Option<&str>) -> Option<PauseCommand> {
 }
 
 fn refused(error: CommandError) -> Problem {
+    let detail = format!("{error}.");
     match error {
-        CommandError::Store(source) => {
-            let detail = format!("This gateway does so, and the others have not heard of it: {source}.");
-            Problem { detail, ..store_problem(source) }
-        }
-        CommandError::Upstream => Problem::new(Code::NotFound, format!("{error}.")).with_advice(SAYS),
-        CommandError::Credential => Problem::new(Code::InvalidRequest, format!("{error}.")).with_advice(SAYS),
+        CommandError::Store(source) => Problem { detail: format!("{detail} {source}."), ..store_problem(source) },
+        CommandError::Upstream => Problem::new(Code::NotFound, detail).with_advice(SAYS),
+        CommandError::Credential => Problem::new(Code::InvalidRequest, detail).with_advice(SAYS),
     }
 }

@@ -100,6 +100,7 @@ impl Store for TestStore {
     }
 
     async fn held(&self) -> Result<Vec<(String, Timestamp)>, StoreError> {
+        self.ping().await?;
         Ok(Vec::new())
     }
 

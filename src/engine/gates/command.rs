@@ -28,9 +28,8 @@ pub enum CommandError {
     Upstream,
     #[error("a credential is named by the digest that GET /v1/pauses shows")]
     Credential,
-    #[error(
-        "the store has not heard of it: this gateway does so, the others do not; say it again when the store answers"
-    )]
+    /// What the store says in the end counts here, too: it may still have a longer pause.
+    #[error("this gateway does so for now, and the others have not heard of it: say it again when the store answers")]
     Store(#[from] StoreError),
 }
 
