@@ -39,7 +39,7 @@ const OUTBOX: &str = "alert";
 /// Runs until `stop`. What was not taken by then goes on after the next start, or at another gateway.
 pub async fn tell(engine: Arc<Engine>, rules: Alerts, stop: CancellationToken) {
     let delivery = rules.receiver.as_ref().map(Delivery::to);
-    let mut desk = Desk { engine, rules, delivery, failures: 0 };
+    let mut desk = Desk { engine, rules, delivery, trying: String::new(), failures: 0 };
     while let Some(pause) = stop.run_until_cancelled(desk.round()).await {
         if stop.run_until_cancelled(sleep(pause)).await.is_none() {
             return;
@@ -53,7 +53,9 @@ struct Desk {
     rules: Alerts,
     /// `None`: they are lines of the log.
     delivery: Option<Delivery>,
-    /// Tries in a row that failed.
+    /// The alert that was tried last.
+    trying: String,
+    /// Tries of it in a row that failed here.
     failures: u32,
 }
 
@@ -95,7 +97,9 @@ impl Desk {
 
     async fn next_alert(&mut self) -> Result<bool, Trouble> {
         self.take_turn().await?;
-        let Some(alert) = self.outgoing().await? else { return Ok(false) };
+        let outgoing = self.outgoing().await?;
+        self.note_tried(outgoing.as_ref());
+        let Some(alert) = outgoing else { return Ok(false) };
         self.send(&alert).await?;
         for letter in &alert.letters {
             self.take_turn().await?;
@@ -103,6 +107,14 @@ impl Desk {
         }
         self.put(None).await?;
         Ok(true)
+    }
+
+    /// One that failed here may have been taken at another gateway, which had the turn meanwhile.
+    fn note_tried(&mut self, outgoing: Option<&Alert>) {
+        let id = outgoing.map_or("", |alert| &alert.id);
+        if self.trying != id {
+            (self.trying, self.failures) = (id.to_owned(), 0);
+        }
     }
 
     /// Before each step but those that only read: many of them take longer than a turn, and whoever has the next one may

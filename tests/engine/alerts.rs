@@ -28,6 +28,19 @@ fn tells(gateway: &Gateway, receiver: Option<Receiver>) {
     tokio::spawn(tell(Arc::clone(&gateway.engine), rules, CancellationToken::new()));
 }
 
+/// A receiver that is not there.
+fn nobody() -> Receiver {
+    Receiver {
+        tls: false,
+        host: "127.0.0.1".to_owned(),
+        port: 1,
+        authority: "127.0.0.1:1".to_owned(),
+        target: Secret("/".to_owned()),
+        client_tls: None,
+        secret: None,
+    }
+}
+
 /// Letters of which it is noted that they were told, and what is still on its way.
 async fn told(gateway: &Gateway) -> (usize, String) {
     let mut told = 0;
@@ -54,20 +67,35 @@ async fn who_loses_the_turn_leaves_the_rest_to_the_next_one() {
     assert_eq!(told(&gateway).await, (KEYS.len(), String::new()));
 }
 
+/// Another gateway has delivered what this one could not.
+#[tokio::test(start_paused = true)]
+async fn the_failures_of_one_alert_are_none_of_the_next() {
+    let gateway = Gateway::before((0..4).map(|_| Act::Closes).collect(), Setup::UNSAFE);
+    let neighbour = gateway.neighbour();
+    gateway.call("first").await;
+    neighbour.store.has_turns(0);
+    tells(&gateway, Some(nobody()));
+    tells(&neighbour, None);
+    gateway.at(secs(200)).await;
+    gateway.store.has_turns(0);
+    neighbour.store.has_turns(usize::MAX);
+    gateway.at(secs(300)).await;
+    assert_eq!(gateway.store.recall("alert").await.unwrap().unwrap(), "");
+    neighbour.store.has_turns(0);
+    gateway.store.has_turns(usize::MAX);
+    gateway.at(secs(310)).await;
+    let failures = || gateway.engine.shared().status.alerts.failures.get();
+    let before = failures();
+    gateway.call("second").await;
+    gateway.at(secs(345)).await;
+    assert!(failures() >= before + 5, "waits of 1, 2, 4, 8 and 16 s at most: {before} and {}", failures());
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_has_not_the_turn_warns_of_nothing() {
     let gateway = with_letters().await;
-    let nobody = Receiver {
-        tls: false,
-        host: "127.0.0.1".to_owned(),
-        port: 1,
-        authority: "127.0.0.1:1".to_owned(),
-        target: Secret("/".to_owned()),
-        client_tls: None,
-        secret: None,
-    };
     let warnings = || gateway.engine.shared().status.snapshot().warnings;
-    tells(&gateway, Some(nobody));
+    tells(&gateway, Some(nobody()));
     gateway.at(secs(20)).await;
     assert!(warnings().iter().any(|warning| warning.starts_with("alerts: ")), "{:?}", warnings());
     gateway.store.has_turns(0);
