@@ -1,6 +1,6 @@
 //! URLs of upstreams and stores.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use base64::Engine;
@@ -31,10 +31,7 @@ impl Address {
     pub(super) fn is_at(&self, listen: SocketAddr) -> bool {
         let is_here = match self.host.parse::<IpAddr>() {
             Ok(ip) => ip == listen.ip() || (ip.is_loopback() && listen.ip().is_unspecified()),
-            Err(_) => {
-                let is_local = listen.ip() == Ipv4Addr::LOCALHOST || listen.ip().is_unspecified();
-                is_local && self.host.eq_ignore_ascii_case("localhost")
-            }
+            Err(_) => localhost_leads_to(listen.ip()) && self.host.eq_ignore_ascii_case("localhost"),
         };
         is_here && self.port == listen.port()
     }
@@ -43,6 +40,11 @@ impl Address {
     pub(super) fn nowhere() -> Self {
         Self { tls: false, host: String::new(), port: 0, authority: String::new(), base_path: String::new() }
     }
+}
+
+/// The name has one address in each family.
+fn localhost_leads_to(ip: IpAddr) -> bool {
+    ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST || ip.is_unspecified()
 }
 
 /// `http://` or `https://`, a host, perhaps a port and a path.

@@ -152,6 +152,14 @@ fn pass_is_for_calls_that_may_run_once_more() {
 }
 
 #[test]
+fn localhost_may_be_a_service_beside_another_loopback_address() {
+    for listen in ["127.0.0.2:8080", "[::1]:8081"] {
+        let text = LEAST.replace("http://127.0.0.1:9000", "http://localhost:8080");
+        config(&format!("{text}[server]\nlisten = \"{listen}\""));
+    }
+}
+
+#[test]
 fn off_loopback_the_scope_is_stated() {
     let listening = |callers: &str| {
         parse(&format!("{LEAST}[server]\nlisten = \"0.0.0.0:80\"\n{callers}")).map(|config| config.callers)

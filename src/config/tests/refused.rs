@@ -368,6 +368,13 @@ url = "http://localhost:8080/v1""#,
     ),
     (
         r#"[server]
+listen = "[::1]:8080"
+[upstreams.b]
+url = "http://localhost:8080""#,
+        r#"gateway.toml:11:7: upstreams.b.url = "http://localhost:8080": the gateway itself listens there (server.listen); name the service behind it"#,
+    ),
+    (
+        r#"[server]
 admin = "0.0.0.0:1""#,
         r#"gateway.toml:9:9: server.admin = "0.0.0.0:1": a loopback address: off loopback it needs operators with tokens, which are not in this version"#,
     ),
