@@ -404,7 +404,7 @@ impl Attempted {
     /// What there is to tell of it where it is the last one.
     pub(super) fn told(self, stop: Option<Stop>) -> Told {
         let hint = self.judgement.advice.hint;
-        Told { answer: self.answer, hint, failure: self.failure, outcome: self.outcome, stop }
+        Told { answer: self.answer, hint, refused: None, failure: self.failure, outcome: self.outcome, stop }
     }
 }
 

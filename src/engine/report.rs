@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderName, Method, StatusCode};
 
 use crate::engine::answer::{Execution, Marks};
 use crate::engine::attempt::UpstreamAnswer;
+use crate::engine::gates::Refused;
 use crate::engine::problem::{Code, Problem};
 use crate::engine::refusal;
 use crate::engine::run::Run;
@@ -21,9 +22,19 @@ pub(super) struct Told {
     pub answer: Option<UpstreamAnswer>,
     /// When to come back, if the answer says so.
     pub hint: Option<Hint>,
+    /// The gate that let nothing through, which says when to come back itself.
+    pub refused: Option<Refused>,
     pub failure: Option<String>,
     pub outcome: Outcome,
     pub stop: Option<Stop>,
+}
+
+impl Told {
+    /// Whether its caller comes back by himself.
+    pub(super) fn calls_back(&self, marks: &Marks) -> bool {
+        let is_called = |answer: &UpstreamAnswer| marks.calls_back(&answer.head.headers);
+        self.refused.is_some() || (self.hint.is_some() && self.answer.as_ref().is_some_and(is_called))
+    }
 }
 
 impl Run<'_> {
@@ -49,6 +60,9 @@ impl Run<'_> {
 
     /// What the caller is told where the upstream said nothing.
     pub(super) fn problem(&self, doubtful: bool, told: &Told) -> Problem {
+        if let Some(refused) = told.refused.filter(|_| !doubtful) {
+            return refusal::gate_problem(&self.route, refused);
+        }
         let failure = told.failure.as_deref().unwrap_or("no usable answer came");
         let timed_out = told.outcome == Outcome::Silent(Silence::Timeout) || told.stop == Some(Stop::Deadline);
         let status = if timed_out { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::BAD_GATEWAY };

@@ -135,12 +135,12 @@ impl<'a> Run<'a> {
         // A wait was begun for one more attempt, which may be one that does not count.
         let is_decided = self.owner.operation.state.name() == StateName::Waiting;
         if self.tries.tries >= self.route.retry.max_attempts && !is_decided {
-            return Box::pin(self.give_up(Cause::OwnerLost, Stop::Exhausted, caller)).await;
+            return Box::pin(self.give_up(None, caller)).await;
         }
         if let Err(refused) = self.enter().await {
             return match Box::pin(self.put_off(&refused)).await {
                 Some(parked) => parked,
-                None => Box::pin(self.give_up(Cause::HeldBack, refused.stop(&self.route.retry), caller)).await,
+                None => Box::pin(self.give_up(Some(refused), caller)).await,
             };
         }
         loop {
@@ -176,13 +176,15 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Ends a take-over before it sends anything. One goes on counting: a call that takes its gateway down is not sent
-    /// for ever.
-    async fn give_up(&mut self, cause: Cause, stop: Stop, caller: &mut FirstCaller) -> Conclusion {
+    /// Ends a run before it sends anything: a gate holds it back, or earlier owners have used up its tries. Those go on
+    /// counting, for a call that takes its gateway down is not sent for ever.
+    async fn give_up(&mut self, refused: Option<Refused>, caller: &mut FirstCaller) -> Conclusion {
+        let cause = refused.map_or(Cause::OwnerLost, |_| Cause::HeldBack);
+        let stop = refused.map_or(Stop::Exhausted, |refused| refused.stop(&self.route.retry));
         let ended = Ended { cause, may_have_run: false };
         let outcome = Outcome::NotSent { cause, reused_connection: false };
         let failure = Some(format!("{cause}, and this run has sent nothing"));
-        let told = Told { answer: None, hint: None, failure, outcome, stop: Some(stop) };
+        let told = Told { answer: None, hint: None, refused, failure, outcome, stop: Some(stop) };
         self.end_without_receipt(ended, told, caller).await
     }
 

@@ -227,9 +227,7 @@ impl Run<'_> {
         let doubtful = ended.may_have_run || self.owner.operation.may_have_run;
         let execution = if doubtful { Execution::Unknown } else { Execution::NotExecuted };
         let marks = self.marks(execution, told.stop);
-        let calls_back = |answer: &UpstreamAnswer| marks.calls_back(&answer.head.headers);
-        let comes_back = told.hint.is_some() && told.answer.as_ref().is_some_and(calls_back);
-        let word = self.word(Word::End(ended, caller.next(comes_back)));
+        let word = self.word(Word::End(ended, caller.next(told.calls_back(&marks))));
         crash_point::reached(Point::BeforeEnd);
         match word.write(&mut self.owner).await {
             Ok(()) => self.log_end(None, told.failure.as_deref()),

@@ -298,6 +298,23 @@ async fn pauses_of_credentials_that_never_come_back_are_forgotten() {
     watch.abort();
 }
 
+/// The run at another gateway ends between the look at the record and the claim.
+#[tokio::test(start_paused = true)]
+async fn who_has_claimed_past_a_pause_is_told_when_it_is_over() {
+    let gateway =
+        Gateway::before(vec![answers(429).after(secs(1)).into()], Setup { retry: ONCE.retry, ..Setup::UNSAFE });
+    let elsewhere = gateway.neighbour().caller(Ask::keyed("k"));
+    gateway.upstream.has_seen(1).await;
+    operator_says(&gateway, secs(600)).await;
+    gateway.store.fails(Step::Claim, Fault::Slow(secs(2)), 1);
+    let told = gateway.call("k").await;
+    assert_eq!(elsewhere.await.unwrap().status, 429);
+    assert_eq!((told.problem(), told.retry_after > Some(secs(590))), ((429, Some(Code::RateLimited)), true));
+    let kept = gateway.kept("k").await.unwrap().operation;
+    assert_eq!((kept.state.name(), kept.dead_letter()), (S::NotExecuted, None));
+    assert_eq!(gateway.upstream.seen().len(), 1);
+}
+
 /// An operator says how long everybody waits, at this gateway.
 async fn operator_says(gateway: &Gateway, wait: Duration) {
     let command = PauseCommand { upstream: "payments".to_owned(), credential: None, wait };
