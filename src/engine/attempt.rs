@@ -301,9 +301,7 @@ impl Run<'_> {
         }
         attempted
     }
-}
 
-impl Run<'_> {
     /// As much of it as a receipt takes. Nobody else waits for what comes of an answer that takes its time.
     async fn read_body(&mut self, body: ReceivedBody, headers: &mut HeaderMap) -> Result<AnswerBody, Cut> {
         let limit = (!is_stream(headers, &body)).then_some(self.route.max_receipt);

@@ -101,7 +101,7 @@ impl Engine {
         Ok(begun)
     }
 
-    /// Leave by the gates at once, or none: a person can come back.
+    /// Leave by the gates, or none where that takes more than a moment: a person can come back.
     async fn admit_redrive(
         &self,
         route: &Route,

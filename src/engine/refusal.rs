@@ -293,13 +293,12 @@ pub(super) fn gate_problem(route: &Route, refused: Refused) -> Problem {
     let upstream = &route.upstream.name;
     match refused {
         Refused::Paused(whom, wait) => {
-            let why = match whom {
-                Whom::Everybody => format!("Calls to `{upstream}` are paused"),
-                Whom::Holder(_) => {
-                    format!("Upstream `{upstream}` asked for less traffic, so calls with this credential wait")
-                }
+            let whose = match whom {
+                Whom::Everybody => "",
+                Whom::Holder(_) => " with this credential",
             };
-            Problem::new(Code::RateLimited, format!("{why}; this one was not sent.")).with_retry_after(wait)
+            let detail = format!("Calls to `{upstream}`{whose} are paused; this one was not sent.");
+            Problem::new(Code::RateLimited, detail).with_retry_after(wait)
         }
         Refused::BreakerOpen(last, wait) => {
             let last = last.map(|cause| format!(" (last: {cause})")).unwrap_or_default();

@@ -24,7 +24,7 @@ const STALE: Duration = Duration::from_secs(5);
 /// Until a canary is asked after again, or a pause that is just about to end.
 pub const SOON: Duration = Duration::from_millis(250);
 /// So much apart two ends may be the same one, by the clocks of two gateways.
-const CLOCKS: Duration = Duration::from_secs(1);
+pub const CLOCKS: Duration = Duration::from_secs(1);
 /// What is so close to its end by this clock may be over by that of the store.
 const MARGIN: Duration = Duration::from_millis(100);
 /// A pause whose end nobody came for is forgotten after so long.

@@ -201,8 +201,12 @@ impl Engine {
         let canaries = std::mem::take(&mut permit.canaries);
         if asks_for_less(came.fact, came.hint) {
             let whom = (came.whom)();
-            let wait = gate.upstream.pausing.throttled(whom, came.hint.map(|Hint(wait)| wait));
-            wait.into_iter().for_each(|wait| self.share_pause(&gate.upstream, whom, wait));
+            if let Some((wait, is_news)) = gate.upstream.pausing.throttled(whom, came.hint.map(|Hint(wait)| wait)) {
+                if is_news {
+                    warn_of_pause(&gate.upstream, whom, wait);
+                }
+                self.share_pause(&gate.upstream, whom, wait);
+            }
             return;
         }
         // The drop of one that was not answered lets the next call find out.
@@ -213,12 +217,6 @@ impl Engine {
 
     fn share_pause(&self, upstream: &Upstream, whom: Whom, wait: Duration) {
         let (pausing, store) = (Arc::clone(&upstream.pausing), Arc::clone(&self.store));
-        tracing::warn!(
-            upstream = upstream.name,
-            credential = shown(whom),
-            wait_ms = crate::clock::millis(wait),
-            "paused: the upstream asks for less, and calls with this credential wait or get 429"
-        );
         self.shared.tasks.spawn(async move {
             let (name, lease) = (pausing.name(whom), pausing.take_lease(whom));
             match hold_until(&*store, &name, lease, store.now().after(wait)).await {
@@ -267,6 +265,15 @@ async fn take_place(gate: &Gate, entrant: &Entrant, canaries: Vec<Canary>) -> Re
     let until = entrant.deadline.checked_sub(LEAST_TRY).unwrap_or(entrant.deadline);
     let place = gate.places.take(&entrant.scope, entrant.is_new, until).await.ok_or(Refused::Full)?;
     Ok((place, Vec::new()))
+}
+
+fn warn_of_pause(upstream: &Upstream, whom: Whom, wait: Duration) {
+    tracing::warn!(
+        upstream = upstream.name,
+        credential = shown(whom),
+        wait_ms = crate::clock::millis(wait),
+        "paused: the upstream asks for less, and calls with this credential wait or get 429"
+    );
 }
 
 /// Whether the upstream, or what stands before it, said anything at all.

@@ -13,7 +13,7 @@ use super::locked;
 use crate::clock::Timestamp;
 use crate::config;
 use crate::entropy::Entropy;
-use crate::retry::pause::{Pauses, SPACING, Turn, Whom};
+use crate::retry::pause::{CLOCKS, Pauses, SPACING, Turn, Whom};
 use crate::store::{Store, StoreError};
 
 /// Calls that wait for the end of one pause, those that go on with what they have begun not counted.
@@ -95,9 +95,14 @@ impl Pausing {
         self.with(|pauses, now| pauses.wait(whom, now))
     }
 
-    /// How long all are to wait, if that is news.
-    pub(super) fn throttled(&self, whom: Whom, hint: Option<Duration>) -> Option<Duration> {
-        self.with(|pauses, now| pauses.throttled(whom, hint, now).map(|until| until.saturating_sub(now)))
+    /// How long all are to wait, if that is news, and whether it is any to a person: calls under way that are told the same
+    /// one after the other are one.
+    pub(super) fn throttled(&self, whom: Whom, hint: Option<Duration>) -> Option<(Duration, bool)> {
+        self.with(|pauses, now| {
+            let before = pauses.wait(whom, now);
+            let wait = pauses.throttled(whom, hint, now)?.saturating_sub(now);
+            Some((wait, before.is_none_or(|before| wait > before + CLOCKS)))
+        })
     }
 
     /// Holds back for so long. `stored`: the store said so.

@@ -67,18 +67,22 @@ fn a_fleet_sends_nothing_within_a_stated_wait(ground: Ground) {
 
 fn a_pause_of_one_service_holds_no_call_to_another_back(ground: Ground) {
     let [upstream, other] = [(), ()].map(|()| ScriptedUpstream::start());
-    upstream.then(Step::Reply(Reply::new(429).line("Retry-After: 120")));
+    let throttled = || Step::After(Duration::from_millis(100), Reply::new(429).line("Retry-After: 120"));
+    (0..5).for_each(|_| upstream.then(throttled()));
     let elsewhere = format!(
         "[upstreams.other]\nurl = '{}'\n[[routes]]\nname = 'other'\nmatch.path = '/other'\nupstream = 'other'",
         other.url()
     );
     let gateway = once(&upstream).and(&elsewhere).start(&ground);
-    gateway.charge("first").send().expect(429);
+    let first: Vec<Pending> = (0..5).map(|number| gateway.charge(&format!("first-{number}")).begin()).collect();
+    first.into_iter().for_each(|call| drop(call.answer().expect(429)));
+    assert_eq!(gateway.log().matches("the upstream asks for less").count(), 1, "of calls that are told the same");
 
-    gateway.charge("k-1").send().expect_problem(429, "rate-limited");
+    let told = gateway.charge("k-1").send().expect_problem(429, "rate-limited").json();
+    assert_eq!(told["detail"], "Calls to `payments` with this credential are paused; this one was not sent.");
     gateway.call("GET", "/charges").send().expect_problem(429, "rate-limited");
     gateway.post("/other").key("k-1").json("{}").send().expect(201);
-    assert_eq!((upstream.seen().len(), other.seen().len()), (1, 1));
+    assert_eq!((upstream.seen().len(), other.seen().len()), (5, 1));
 }
 
 fn an_operator_sees_sets_and_ends_a_pause(ground: Ground) {
