@@ -155,13 +155,14 @@ fn json_text(node: &Node) -> Option<Vec<u8>> {
 
 impl Word for Meaning {
     const ALL: &'static [Self] =
-        &[Self::Busy, Self::Throttled, Self::NotExecuted, Self::Executed, Self::Failed, Self::Unknown];
+        &[Self::Busy, Self::Throttled, Self::NotExecuted, Self::Denied, Self::Executed, Self::Failed, Self::Unknown];
 
     fn word(self) -> &'static str {
         match self {
             Self::Busy => "busy",
             Self::Throttled => "throttled",
             Self::NotExecuted => "not-executed",
+            Self::Denied => "denied",
             Self::Executed => "executed",
             Self::Failed => "failed",
             Self::Unknown => "unknown",

@@ -20,6 +20,8 @@ pub enum Meaning {
     Throttled,
     /// Nothing ran.
     NotExecuted,
+    /// Nothing ran, for the credential is no good: not sent again with the same one.
+    Denied,
     /// It ran: the last word of the service.
     Executed,
     /// The service says no: its last word, too.
@@ -94,14 +96,14 @@ impl Meaning {
     pub const fn is_final(self) -> bool {
         match self {
             Self::Executed | Self::Failed => true,
-            Self::Busy | Self::Throttled | Self::NotExecuted | Self::Unknown => false,
+            Self::Busy | Self::Throttled | Self::NotExecuted | Self::Denied | Self::Unknown => false,
         }
     }
 
     /// Whether it says that nothing ran.
     const fn is_harmless(self) -> bool {
         match self {
-            Self::Throttled | Self::NotExecuted => true,
+            Self::Throttled | Self::NotExecuted | Self::Denied => true,
             Self::Busy | Self::Unknown | Self::Executed | Self::Failed => false,
         }
     }
@@ -110,7 +112,7 @@ impl Meaning {
     pub const fn leaves_doubt(self) -> bool {
         match self {
             Self::Busy | Self::Unknown => true,
-            Self::Throttled | Self::NotExecuted | Self::Executed | Self::Failed => false,
+            Self::Throttled | Self::NotExecuted | Self::Denied | Self::Executed | Self::Failed => false,
         }
     }
 }

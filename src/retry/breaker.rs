@@ -209,7 +209,7 @@ pub fn health(fact: &Fact, had_its_time: bool) -> Health {
         Fact::Overloaded { .. } | Fact::ServerFailed { .. } | Fact::GatewayFailed { .. } => Health::Failed,
         Fact::Final { status: 511 } => Health::Failed,
         Fact::Ruled { status, meaning, cut: _ } => match meaning {
-            Meaning::Executed | Meaning::Failed => Health::Well,
+            Meaning::Executed | Meaning::Failed | Meaning::Denied => Health::Well,
             Meaning::NotExecuted | Meaning::Unknown if *status >= 500 => Health::Failed,
             Meaning::NotExecuted | Meaning::Unknown | Meaning::Busy | Meaning::Throttled => Health::Unclear,
         },

@@ -195,6 +195,24 @@ async fn presets_know_their_services() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_bad_token_of_a_preset_is_met_as_a_401_is() {
+    for setup in [Setup::UNSAFE, Setup::WITH_KEY, Setup::HARMLESS] {
+        let met = async |bad: Act| {
+            let gateway = Gateway::before(vec![bad], Setup { upstream: "preset = \"slack\"", ..setup });
+            let told = gateway.call("k").await;
+            let seen = (gateway.upstream.seen().len(), gateway.states("k").await, told.marks.execution, told.marks.stop);
+            (seen, gateway.call("k").await.status)
+        };
+        let denied = met(answers(401).into()).await;
+        assert_eq!((denied.0.0, denied.0.2, denied.1), (1, Some(Execution::NotExecuted), 201));
+        for error in ["not_authed", "invalid_auth", "account_inactive", "token_expired", "token_revoked"] {
+            let body = format!("{{\"ok\": false, \"error\": \"{error}\"}}").leak();
+            assert_eq!(met(answers(200).body(body).into()).await, denied, "{error} {}", setup.repeat);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_of_graphql_that_was_not_run_is_a_failure() {
     let route = r#"classify = [{ status = 200, json = { "/errors/0" = { exists = true }, "/data" = { exists = true } }, as = "executed" },
         { status = 200, json = { "/errors/0" = { exists = true } }, as = "failed" }]"#;

@@ -6,6 +6,7 @@ use crate::config::schema;
 use crate::config::words::Word;
 use crate::config::{IdentityChanges, UpstreamMode, presets::PresetName, tree};
 use crate::operation::admission::Repeat;
+use crate::operation::meaning::Meaning;
 use crate::retry::dialect::Dialect;
 
 /// The description's lines for a setting, without their padding.
@@ -72,7 +73,7 @@ const RULES: &[(&str, &str)] = &[
     ),
     (
         r#"classify = [{ status = 409, as = "retry" }]"#,
-        r#"gateway.toml:8:34: routes.classify.as = "retry": "busy", "throttled", "not-executed", "executed", "failed" or "unknown""#,
+        r#"gateway.toml:8:34: routes.classify.as = "retry": "busy", "throttled", "not-executed", "denied", "executed", "failed" or "unknown""#,
     ),
     (
         r#"classify = [{ status = 99, as = "busy" }]"#,
@@ -189,6 +190,21 @@ fn a_preset_changes_no_key() {
     }
     let names = ["name", "match", "headers", "header", "key", "payload", "scope", "callers"];
     assert!(names.iter().all(|name| !schema::PRESET.keys.contains(name)), "a part of key identity");
+}
+
+#[test]
+fn no_preset_sends_a_bad_token_again() {
+    let mut denials = 0;
+    for name in PresetName::ALL {
+        let config = upstream(&format!("url = \"http://127.0.0.1:9000\"\npreset = \"{}\"", name.word()));
+        for rule in &config.routes.0[0].classify.0 {
+            let text = rule.to_string();
+            let is_of_tokens = text.contains("auth") || text.contains("token");
+            assert_eq!(rule.meaning == Meaning::Denied, is_of_tokens, "{}: {text}", name.word());
+            denials += usize::from(is_of_tokens);
+        }
+    }
+    assert_eq!(denials, 1);
 }
 
 #[test]

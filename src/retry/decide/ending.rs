@@ -51,7 +51,7 @@ impl Situation {
             Fact::Ruled { status, meaning, cut: false } if meaning.is_final() => {
                 Some(self.last_word(status, self.ruled(meaning)))
             }
-            Fact::Denied { .. } => Some(self.without_answer()),
+            Fact::Denied { .. } | Fact::Ruled { meaning: Meaning::Denied, .. } => Some(self.without_answer()),
             Fact::NotSent { .. }
             | Fact::TurnedAway
             | Fact::Silent(_)
@@ -83,7 +83,7 @@ impl Situation {
             Meaning::Executed => Some(Verdict::Succeeded),
             Meaning::Failed if self.repeat == Repeat::Unsafe && self.may_have_run => None,
             Meaning::Failed => Some(Verdict::Failed),
-            Meaning::Busy | Meaning::Throttled | Meaning::NotExecuted | Meaning::Unknown => None,
+            Meaning::Busy | Meaning::Throttled | Meaning::NotExecuted | Meaning::Denied | Meaning::Unknown => None,
         }
     }
 

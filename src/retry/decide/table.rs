@@ -52,6 +52,7 @@ pub(super) fn again(fact: &Fact, repeat: Repeat) -> Again {
 fn as_ruled(meaning: Meaning, repeat: Repeat) -> Again {
     use Repeat::{Harmless, Unsafe, WithKey};
     match (meaning, repeat) {
+        (Meaning::Denied, Harmless | WithKey | Unsafe) => Again::Never,
         (Meaning::Throttled | Meaning::NotExecuted, Harmless | WithKey | Unsafe) => Again::Always,
         (Meaning::Busy | Meaning::Unknown | Meaning::Executed | Meaning::Failed, Harmless | WithKey) => Again::Always,
         (Meaning::Busy | Meaning::Unknown | Meaning::Executed | Meaning::Failed, Unsafe) => Again::Never,

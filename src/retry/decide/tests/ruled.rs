@@ -3,8 +3,15 @@
 use super::*;
 use crate::operation::meaning::{Meaning, Said, fact};
 
-const MEANINGS: [Meaning; 6] =
-    [Meaning::Busy, Meaning::Throttled, Meaning::NotExecuted, Meaning::Executed, Meaning::Failed, Meaning::Unknown];
+const MEANINGS: [Meaning; 7] = [
+    Meaning::Busy,
+    Meaning::Throttled,
+    Meaning::NotExecuted,
+    Meaning::Denied,
+    Meaning::Executed,
+    Meaning::Failed,
+    Meaning::Unknown,
+];
 
 /// The first attempt of a run whose answer a rule has read.
 fn ruled(outcome: Outcome, said: Said, repeat: Repeat) -> Situation {
@@ -40,6 +47,7 @@ fn the_table_of_the_rules() {
         (Meaning::Busy,          (3, unknown),           (3, unknown),           (0, unknown)),
         (Meaning::Throttled,     (3, not_run),           (3, not_run),           (3, not_run)),
         (Meaning::NotExecuted,   (3, not_run),           (3, not_run),           (3, not_run)),
+        (Meaning::Denied,        (0, not_run),           (0, not_run),           (0, not_run)),
         (Meaning::Executed,      (0, Ending::Succeeded), (0, Ending::Succeeded), (0, Ending::Succeeded)),
         (Meaning::Failed,        (0, failed),            (0, failed),            (0, failed)),
         (Meaning::Unknown,       (3, unknown),           (3, unknown),           (0, unknown)),
@@ -160,7 +168,7 @@ fn no_rule_and_no_wish_of_an_upstream_loses_a_doubt() {
 fn what_a_rule_says_did_not_run_is_no_receipt_and_no_doubt_by_itself() {
     let refused = |situation: &Situation| {
         let meaning = if let Fact::Ruled { meaning, .. } = situation.fact { Some(meaning) } else { None };
-        matches!(meaning, Some(Meaning::NotExecuted | Meaning::Throttled)) && !situation.may_have_run
+        matches!(meaning, Some(Meaning::NotExecuted | Meaning::Denied | Meaning::Throttled)) && !situation.may_have_run
     };
     for situation in every_ruled_situation().filter(refused) {
         match decided(situation) {
