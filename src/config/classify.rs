@@ -154,19 +154,10 @@ fn json_text(node: &Node) -> Option<Vec<u8>> {
 }
 
 impl Word for Meaning {
-    const ALL: &'static [Self] =
-        &[Self::Busy, Self::Throttled, Self::NotExecuted, Self::Denied, Self::Executed, Self::Failed, Self::Unknown];
+    const ALL: &'static [Self] = &Meaning::ALL;
 
     fn word(self) -> &'static str {
-        match self {
-            Self::Busy => "busy",
-            Self::Throttled => "throttled",
-            Self::NotExecuted => "not-executed",
-            Self::Denied => "denied",
-            Self::Executed => "executed",
-            Self::Failed => "failed",
-            Self::Unknown => "unknown",
-        }
+        self.as_str()
     }
 }
 

@@ -92,6 +92,22 @@ pub enum Said {
 }
 
 impl Meaning {
+    pub const ALL: [Self; 7] =
+        [Self::Busy, Self::Throttled, Self::NotExecuted, Self::Denied, Self::Executed, Self::Failed, Self::Unknown];
+
+    /// The word of `as`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::Throttled => "throttled",
+            Self::NotExecuted => "not-executed",
+            Self::Denied => "denied",
+            Self::Executed => "executed",
+            Self::Failed => "failed",
+            Self::Unknown => "unknown",
+        }
+    }
+
     /// Whether the answer is the last word on the call, and becomes its receipt.
     pub const fn is_final(self) -> bool {
         match self {
@@ -182,10 +198,14 @@ impl JsonTest {
 /// What an attempt came to: by what the rules say of its answer, else by the table. A last word that broke off is none.
 pub fn fact(outcome: &Outcome, said: Said) -> Fact {
     match (*outcome, said) {
-        (Outcome::Answer { status }, Said::Means(meaning)) => Fact::Ruled { status, meaning, cut: false },
-        (Outcome::Cut { status }, Said::Means(meaning)) => Fact::Ruled { status, meaning, cut: meaning.is_final() },
+        (Outcome::Answer { status }, Said::Means(meaning)) => {
+            Fact::Ruled { status, meaning, by_rule: true, cut: false }
+        }
+        (Outcome::Cut { status }, Said::Means(meaning)) => {
+            Fact::Ruled { status, meaning, by_rule: true, cut: meaning.is_final() }
+        }
         (Outcome::Answer { status } | Outcome::Cut { status }, Said::Open) => {
-            Fact::Ruled { status, meaning: Meaning::Unknown, cut: false }
+            Fact::Ruled { status, meaning: Meaning::Unknown, by_rule: false, cut: false }
         }
         (Outcome::Answer { .. } | Outcome::Cut { .. }, Said::Nothing)
         | (Outcome::NotSent { .. } | Outcome::TurnedAway | Outcome::Silent(_) | Outcome::BadHead, _) => {

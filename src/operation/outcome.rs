@@ -94,10 +94,12 @@ pub enum Fact {
     Final {
         status: u16,
     },
-    /// What a rule of the route says of the answer, in place of its status.
+    /// What a rule of the route says of the answer, or the answer of itself, in place of its status.
     Ruled {
         status: u16,
         meaning: Meaning,
+        /// A rule has read it, so that whoever asks why has to look there.
+        by_rule: bool,
         /// A last word without the whole of its body.
         cut: bool,
     },
@@ -218,7 +220,8 @@ impl Fact {
             | Self::GatewayFailed { status }
             | Self::Denied { status }
             | Self::Final { status }
-            | Self::Ruled { status, .. } => Cause::Status(status),
+            | Self::Ruled { status, by_rule: false, .. } => Cause::Status(status),
+            Self::Ruled { status, meaning, by_rule: true, .. } => Cause::Ruled { status, meaning },
         }
     }
 }

@@ -2,9 +2,12 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, IntoDeserializer, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::clock::Timestamp;
+use crate::operation::meaning::Meaning;
 use crate::operation::receipt::Settled;
 
 /// Timed ownership of a running operation. A lease that has ended gives nothing back: it only lets others look.
@@ -46,7 +49,7 @@ pub enum State {
 
 /// Why an operation ended without a final answer, for events, problems and operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", remote = "Self")]
 pub enum Cause {
     /// No connection: name, refusal, connect timeout, TLS.
     Connect,
@@ -60,6 +63,9 @@ pub enum Cause {
     BadAnswer,
     /// The upstream answered with this status.
     Status(u16),
+    /// The same, and a rule says what that means. Stored as its word; see [`Cause::word`].
+    #[serde(skip)]
+    Ruled { status: u16, meaning: Meaning },
     /// The deadline of the run was over.
     Deadline,
     /// The owner's lease ended: it crashed, stalled or lost the store.
@@ -75,6 +81,9 @@ pub enum Cause {
     Other,
 }
 
+/// How the word of a cause begins that a rule has made.
+const RULED: &str = "ruled_";
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -84,6 +93,9 @@ impl fmt::Display for Cause {
             Self::Timeout => f.write_str("the upstream did not answer in time"),
             Self::BadAnswer => f.write_str("the upstream's answer was not valid HTTP"),
             Self::Status(status) => write!(f, "the upstream answered {status}"),
+            Self::Ruled { status, meaning } => {
+                write!(f, "the upstream answered {status}, which a rule calls {}", meaning.as_str())
+            }
             Self::Deadline => f.write_str("the deadline was over"),
             Self::OwnerLost => f.write_str("the gateway that owned the call went away"),
             Self::HeldBack => f.write_str("a pause, an open breaker or a full route held it back"),
@@ -104,6 +116,7 @@ impl Cause {
             Self::Timeout => "timeout".to_owned(),
             Self::BadAnswer => "bad_answer".to_owned(),
             Self::Status(status) => format!("status_{status}"),
+            Self::Ruled { status, meaning } => format!("{RULED}{}_{status}", meaning.as_str().replace('-', "_")),
             Self::Deadline => "deadline".to_owned(),
             Self::OwnerLost => "owner_lost".to_owned(),
             Self::HeldBack => "held_back".to_owned(),
@@ -111,6 +124,47 @@ impl Cause {
             Self::Unsendable => "unsendable".to_owned(),
             Self::Other => "other".to_owned(),
         }
+    }
+
+    /// Of a word that is stored in place of a value.
+    fn of_word(word: &str) -> Option<Self> {
+        let (meaning, status) = word.strip_prefix(RULED)?.rsplit_once('_')?;
+        let meaning = Meaning::ALL.into_iter().find(|known| known.as_str().replace('-', "_") == meaning)?;
+        Some(Self::Ruled { status: status.parse().ok()?, meaning })
+    }
+}
+
+impl Serialize for Cause {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Ruled { .. } => serializer.serialize_str(&self.word()),
+            known => Self::serialize(known, serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Cause {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(StoredCause)
+    }
+}
+
+/// A cause as it is stored: a word, or one with a value.
+struct StoredCause;
+
+impl<'de> Visitor<'de> for StoredCause {
+    type Value = Cause;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("why an operation ended")
+    }
+
+    fn visit_str<E: de::Error>(self, word: &str) -> Result<Cause, E> {
+        Cause::of_word(word).map_or_else(|| Cause::deserialize(word.into_deserializer()), Ok)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Cause, A::Error> {
+        Cause::deserialize(MapAccessDeserializer::new(map))
     }
 }
 

@@ -502,7 +502,7 @@ impl Change {
         if let Some(event) = &mut self.event {
             event.cause = Some(cause);
             event.status = match cause {
-                Cause::Status(status) => Some(status),
+                Cause::Status(status) | Cause::Ruled { status, .. } => Some(status),
                 Cause::Connect
                 | Cause::TurnedAway
                 | Cause::Closed

@@ -208,7 +208,7 @@ pub fn health(fact: &Fact, had_its_time: bool) -> Health {
         Fact::Throttled | Fact::Overloaded { status: 529 } => Health::Unclear,
         Fact::Overloaded { .. } | Fact::ServerFailed { .. } | Fact::GatewayFailed { .. } => Health::Failed,
         Fact::Final { status: 511 } => Health::Failed,
-        Fact::Ruled { status, meaning, cut: _ } => match meaning {
+        Fact::Ruled { status, meaning, .. } => match meaning {
             Meaning::Executed | Meaning::Failed | Meaning::Denied => Health::Well,
             Meaning::NotExecuted | Meaning::Unknown if *status >= 500 => Health::Failed,
             Meaning::NotExecuted | Meaning::Unknown | Meaning::Busy | Meaning::Throttled => Health::Unclear,

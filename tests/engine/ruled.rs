@@ -200,7 +200,8 @@ async fn a_bad_token_of_a_preset_is_met_as_a_401_is() {
         let met = async |bad: Act| {
             let gateway = Gateway::before(vec![bad], Setup { upstream: "preset = \"slack\"", ..setup });
             let told = gateway.call("k").await;
-            let seen = (gateway.upstream.seen().len(), gateway.states("k").await, told.marks.execution, told.marks.stop);
+            let seen =
+                (gateway.upstream.seen().len(), gateway.states("k").await, told.marks.execution, told.marks.stop);
             (seen, gateway.call("k").await.status)
         };
         let denied = met(answers(401).into()).await;
@@ -210,6 +211,29 @@ async fn a_bad_token_of_a_preset_is_met_as_a_401_is() {
             assert_eq!(met(answers(200).body(body).into()).await, denied, "{error} {}", setup.repeat);
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_rule_decided_is_said_to_be_so() {
+    let slack = Setup { upstream: "preset = \"slack\"", ..Setup::UNSAFE };
+    for (error, reason, why) in [
+        ("internal_error", "ruled_unknown_200", "the upstream answered 200, which a rule calls unknown"),
+        ("invalid_auth", "ruled_denied_200", "the upstream answered 200, which a rule calls denied"),
+    ] {
+        let body = format!("{{\"ok\": false, \"error\": \"{error}\"}}").leak();
+        let gateway = Gateway::before(vec![answers(200).body(body).into()], slack);
+        gateway.call("k").await;
+        let kept = gateway.kept("k").await.unwrap();
+        assert_eq!(kept.operation.letter_reason().as_deref(), Some(reason));
+        let last = kept.events.last().unwrap();
+        assert_eq!((last.cause.unwrap().to_string().as_str(), last.status), (why, Some(200)));
+        let asked = gateway.engine.receipt(&Scope::none(), kept.operation.id, ms(0)).await.unwrap();
+        let told = gateway.told(asked).await;
+        assert!(told.says().1.contains(why), "{told:?}");
+    }
+    let unruled = Gateway::before(vec![answers(500).into()], Setup::UNSAFE);
+    unruled.call("k").await;
+    assert_eq!(unruled.kept("k").await.unwrap().operation.letter_reason().as_deref(), Some("status_500"));
 }
 
 #[tokio::test(start_paused = true)]

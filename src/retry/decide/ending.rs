@@ -48,7 +48,7 @@ impl Situation {
     pub(super) fn final_answer(&self) -> Option<Ending> {
         match self.fact {
             Fact::Final { status } => Some(self.last_word(status, self.verdict(status))),
-            Fact::Ruled { status, meaning, cut: false } if meaning.is_final() => {
+            Fact::Ruled { status, meaning, cut: false, .. } if meaning.is_final() => {
                 Some(self.last_word(status, self.ruled(meaning)))
             }
             Fact::Denied { .. } | Fact::Ruled { meaning: Meaning::Denied, .. } => Some(self.without_answer()),

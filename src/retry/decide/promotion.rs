@@ -12,7 +12,7 @@ impl Situation {
         if !self.promoted || self.repeat == Repeat::Unsafe {
             return *self;
         }
-        let ruled = |status, meaning| Fact::Ruled { status, meaning, cut: false };
+        let ruled = |status, meaning| Fact::Ruled { status, meaning, by_rule: false, cut: false };
         let fact = match self.fact {
             // "Conflict" is what services say while the first try still runs.
             Fact::Final { status: 409 } => ruled(409, Meaning::Busy),

@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::*;
 use crate::clock::Timestamp;
 use crate::entropy::Entropy;
+use crate::operation::meaning::Meaning;
 use crate::operation::{
     Alike, Cause, EventKind, Fingerprint, Identity, Kept, KeySource, Lease, OperationId, Scope, Sender, Settled, State,
     StateName,
@@ -97,6 +98,24 @@ fn a_word_that_a_newer_version_added_is_read_as_other() {
     append(&mut bytes, &"breaker_opened").unwrap();
     assert_eq!(rmp_serde::from_slice::<Cause>(&bytes).unwrap(), Cause::Other);
     assert_eq!(rmp_serde::from_slice::<EventKind>(&bytes).unwrap(), EventKind::Other);
+}
+
+/// A version without rules in its causes reads a word that it does not know, and no damage.
+#[test]
+fn what_a_rule_made_of_an_answer_is_one_word() {
+    for meaning in Meaning::ALL {
+        let cause = Cause::Ruled { status: 503, meaning };
+        let mut bytes = Vec::new();
+        append(&mut bytes, &cause).unwrap();
+        assert_eq!(rmp_serde::from_slice::<String>(&bytes).unwrap(), cause.word());
+        assert_eq!(rmp_serde::from_slice::<Cause>(&bytes).unwrap(), cause);
+    }
+    assert_eq!(Cause::Ruled { status: 200, meaning: Meaning::NotExecuted }.word(), "ruled_not_executed_200");
+    for strange in ["ruled_", "ruled_unknown_", "ruled_unknown_70000", "ruled_never_200"] {
+        let mut bytes = Vec::new();
+        append(&mut bytes, &strange).unwrap();
+        assert_eq!(rmp_serde::from_slice::<Cause>(&bytes).unwrap(), Cause::Other, "{strange}");
+    }
 }
 
 #[test]
@@ -251,6 +270,7 @@ fn states() -> Vec<State> {
         State::Succeeded { settled: settled() },
         State::Failed { settled: Settled { kept: Kept::TooLarge, ..settled() } },
         State::NotExecuted { cause: Cause::Connect },
+        State::NotExecuted { cause: Cause::Ruled { status: 503, meaning: Meaning::NotExecuted } },
         State::Unknown { cause, since: Timestamp(6) },
         State::Rejected,
         State::Abandoned,

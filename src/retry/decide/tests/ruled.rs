@@ -3,19 +3,13 @@
 use super::*;
 use crate::operation::meaning::{Meaning, Said, fact};
 
-const MEANINGS: [Meaning; 7] = [
-    Meaning::Busy,
-    Meaning::Throttled,
-    Meaning::NotExecuted,
-    Meaning::Denied,
-    Meaning::Executed,
-    Meaning::Failed,
-    Meaning::Unknown,
-];
-
 /// The first attempt of a run whose answer a rule has read.
 fn ruled(outcome: Outcome, said: Said, repeat: Repeat) -> Situation {
     Situation { fact: fact(&outcome, said), ..first(outcome, repeat) }
+}
+
+fn by_rule(status: u16, meaning: Meaning) -> Cause {
+    Cause::Ruled { status, meaning }
 }
 
 fn means(meaning: Meaning, repeat: Repeat) -> Situation {
@@ -37,44 +31,47 @@ fn course(mut situation: Situation) -> (u32, Ending) {
     }
 }
 
+type Course = (u32, fn(Meaning) -> Ending);
+
 #[test]
 fn the_table_of_the_rules() {
-    let (unknown, not_run) = (Ending::Unknown(Cause::Status(200)), Ending::NotExecuted(Cause::Status(200)));
-    let failed = Ending::Failed { after_doubt: false };
+    let unknown = |meaning| Ending::Unknown(by_rule(200, meaning));
+    let not_run = |meaning| Ending::NotExecuted(by_rule(200, meaning));
+    let (executed, failed) = (|_| Ending::Succeeded, |_| Ending::Failed { after_doubt: false });
     #[rustfmt::skip]
-    let table = [
+    let table: [(Meaning, Course, Course, Course); 7] = [
         // what a rule says      harmless                with-key                unsafe
         (Meaning::Busy,          (3, unknown),           (3, unknown),           (0, unknown)),
         (Meaning::Throttled,     (3, not_run),           (3, not_run),           (3, not_run)),
         (Meaning::NotExecuted,   (3, not_run),           (3, not_run),           (3, not_run)),
         (Meaning::Denied,        (0, not_run),           (0, not_run),           (0, not_run)),
-        (Meaning::Executed,      (0, Ending::Succeeded), (0, Ending::Succeeded), (0, Ending::Succeeded)),
+        (Meaning::Executed,      (0, executed),          (0, executed),          (0, executed)),
         (Meaning::Failed,        (0, failed),            (0, failed),            (0, failed)),
         (Meaning::Unknown,       (3, unknown),           (3, unknown),           (0, unknown)),
     ];
     for (meaning, harmless, with_key, not_safe) in table {
         let found = REPEATS.map(|repeat| course(means(meaning, repeat)));
-        assert_eq!(found, [harmless, with_key, not_safe], "{meaning:?}");
+        assert_eq!(found, [harmless, with_key, not_safe].map(|(retries, end)| (retries, end(meaning))), "{meaning:?}");
     }
 }
 
 #[test]
 fn a_rule_comes_before_the_status() {
     let busy = ruled(status(409), Said::Means(Meaning::Busy), Repeat::WithKey);
-    assert_eq!(course(busy), (3, Ending::Unknown(Cause::Status(409))));
+    assert_eq!(course(busy), (3, Ending::Unknown(by_rule(409, Meaning::Busy))));
     let executed = ruled(status(503), Said::Means(Meaning::Executed), Repeat::Unsafe);
     assert_eq!(end(executed), (Ending::Succeeded, None));
     let failed = ruled(status(200), Said::Means(Meaning::Failed), Repeat::Unsafe);
     assert_eq!(end(failed), (Ending::Failed { after_doubt: false }, None));
     let refused = ruled(status(503), Said::Means(Meaning::NotExecuted), Repeat::Unsafe);
-    assert_eq!(course(refused), (3, Ending::NotExecuted(Cause::Status(503))));
+    assert_eq!(course(refused), (3, Ending::NotExecuted(by_rule(503, Meaning::NotExecuted))));
 }
 
 #[test]
 fn a_last_word_that_broke_off_is_asked_for_again_where_that_does_no_harm() {
     for (meaning, verdict) in [(Meaning::Executed, Verdict::Succeeded), (Meaning::Failed, Verdict::Failed)] {
         let cut = |repeat| ruled(cut(500), Said::Means(meaning), repeat);
-        assert_eq!(course(cut(Repeat::WithKey)), (3, Ending::Unknown(Cause::Status(500))));
+        assert_eq!(course(cut(Repeat::WithKey)), (3, Ending::Unknown(by_rule(500, meaning))));
         assert_eq!(course(cut(Repeat::Unsafe)), (0, Ending::Executed(verdict)));
     }
 }
@@ -88,7 +85,7 @@ fn a_body_that_broke_off_before_a_rule_could_see_it_proves_nothing() {
 #[test]
 fn a_no_of_an_unsafe_service_says_nothing_of_an_earlier_attempt() {
     let doubted = |repeat| end(Situation { may_have_run: true, ..means(Meaning::Failed, repeat) }).0;
-    assert_eq!(doubted(Repeat::Unsafe), Ending::Unknown(Cause::Status(200)));
+    assert_eq!(doubted(Repeat::Unsafe), Ending::Unknown(by_rule(200, Meaning::Failed)));
     assert_eq!(doubted(Repeat::WithKey), Ending::Failed { after_doubt: false });
     let conflict = ruled(status(409), Said::Means(Meaning::Failed), Repeat::Harmless);
     assert_eq!(end(Situation { may_have_run: true, ..conflict }).0, Ending::Failed { after_doubt: true });
@@ -128,7 +125,7 @@ const STATUSES: [u16; 16] = [200, 201, 302, 400, 401, 408, 409, 421, 425, 429, 5
 
 /// Every answer under every rule and every circumstance.
 fn every_ruled_situation() -> impl Iterator<Item = Situation> {
-    let said = MEANINGS.into_iter().map(Said::Means).chain([Said::Open, Said::Nothing]);
+    let said = Meaning::ALL.into_iter().map(Said::Means).chain([Said::Open, Said::Nothing]);
     let outcomes = || STATUSES.into_iter().flat_map(|number| [status(number), cut(number)]);
     let answers = said.flat_map(move |said| outcomes().map(move |outcome| (outcome, said)));
     let on_each = answers.flat_map(|(outcome, said)| REPEATS.map(|repeat| ruled(outcome, said, repeat)));
