@@ -133,6 +133,7 @@ mod tests {
 
     use super::*;
     use crate::engine::problem::Code;
+    use crate::server::respond;
 
     fn operation() -> OperationId {
         OperationId::of(&[0; 32], "payments", "k-1", None)
@@ -172,6 +173,15 @@ mod tests {
             },
         });
         assert_eq!(written(&told, &marks), expected);
+    }
+
+    #[test]
+    fn a_problem_says_of_itself_what_its_lines_say_to_sdks() {
+        for code in Code::ALL {
+            let response = respond::problem(Problem::new(code, "so"), &Marks::default());
+            let stops = response.headers().contains_key("x-should-retry");
+            assert_eq!(code.entry().retryable, !stops, "{code:?}");
+        }
     }
 
     #[test]

@@ -255,12 +255,13 @@ pub(super) const UPSTREAM_FAILED: Entry = Entry {
     code: "upstream-failed",
     status: 502,
     also: "",
-    title: "The service could not be reached",
-    advice: "Send the same call with the same key again if it is still wanted; it did not run.",
-    explanation: "The gateway found no connection to the service, or the service refused it before it took the call. \
-                  Nothing ran there, unless it was a read, which may have come as far. Check the upstream's url and \
-                  whether the service is up.",
-    retryable: true,
+    title: "The service did not take the call",
+    advice: "Make the call again later, with the same key, if it is still wanted; it did not run.",
+    explanation: "The gateway found no connection to the service, or the service turned the call down: with 429 or 401, \
+                  say, or an answer of which a rule of the route says so. The detail says which, and the gateway's own \
+                  tries are used up. Nothing ran there, unless it was a read, which may have come as far. Where there was \
+                  no connection, check the upstream's url and whether the service is up.",
+    retryable: false,
     look_up: true,
 };
 
@@ -321,9 +322,9 @@ pub(super) const UPSTREAM_TIMEOUT: Entry = Entry {
     status: 504,
     also: "",
     title: "The service did not answer in time",
-    advice: "Send the same call with the same key again if it is still wanted; with its key it does not run twice.",
+    advice: "Make the call again later, with the same key, if it is still wanted; with its key it does not run twice.",
     explanation: "No answer came within attempt_timeout or the deadline of the route (routes.retry), and the call is one \
-                  that may be sent again.",
-    retryable: true,
+                  that may be sent again. The gateway's own tries are used up.",
+    retryable: false,
     look_up: true,
 };
