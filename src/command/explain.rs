@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 use std::{fs, io};
 
 use bytes::Bytes;
@@ -20,12 +21,15 @@ use crate::config::{
     Compare, Config, ConfigErrors, Effect, Environment, Forward, KeyMode, OnLargeBody, Route, Server, ServerTls,
     duration_text, upstream_target,
 };
+use crate::engine::accept::unkeepable;
 use crate::engine::call::{Call, retention_of};
 use crate::engine::name::{SightedKey, sight, source_of_fresh_keys};
 use crate::engine::problem::{Code, Problem};
 use crate::entropy::Entropy;
 use crate::operation::admission::Repeat;
+use crate::operation::transition::Retention;
 use crate::operation::{KeySource, OperationId, Scope};
+use crate::retry::deadline;
 use crate::server::caller::CallerRule;
 use crate::server::door::{Door, Instance, find_route};
 use crate::server::framing::Ambiguity;
@@ -179,10 +183,11 @@ fn explain(config: &Config, mut head: Parts, body: Bytes) -> Result<(), Problem>
     Ok(())
 }
 
-fn call(route: Arc<Route>, scope: Scope, head: Parts, target: String, body: Bytes) -> Call {
+fn call(route: Arc<Route>, scope: Scope, mut head: Parts, target: String, body: Bytes) -> Call {
     let deadline = Instant::now() + route.retry.deadline;
+    let respond_async = deadline::take_async(&mut head.headers);
     let (method, headers) = (head.method, head.headers.into());
-    Call { route, scope, method, target, headers, body, deadline, respond_async: None, room: None }
+    Call { route, scope, method, target, headers, body, deadline, respond_async, room: None }
 }
 
 fn whose(scope: &Scope, is_certified: bool) -> &'static str {
@@ -214,6 +219,9 @@ fn explain_guarded(config: &Config, call: &Call, is_certified: bool) -> Result<(
         }
         None => source_of_fresh_keys(&call.route),
     };
+    if let Some(refused) = unkeepable(call, &call.credentials(), &config.store) {
+        return Err(refused);
+    }
     print_key(call, sighted.key, source, is_certified);
     let digits: String = sighted.fingerprint.digest.iter().map(|byte| format!("{byte:02x}")).collect();
     say(format_args!("fingerprint  v{} {digits}", sighted.fingerprint.version));
@@ -252,12 +260,15 @@ fn names(call: &Call, key: SightedKey, is_certified: bool) -> Vec<String> {
 }
 
 fn print_policy(config: &Config, call: &Call, source: KeySource) {
-    let (retry, keep) = (&call.route.retry, retention_of(&call.route, call.repeat(), source));
+    let (retry, keep) = (&call.route.retry, kept(call, source));
     let after_loss = match call.repeat() {
         Repeat::Unsafe => "ends outcome-unknown; nothing is sent again",
         Repeat::WithKey => "is sent again with the same key and bytes",
         Repeat::Harmless => "is sent again",
     };
+    if let Some(wait) = call.respond_async {
+        say(format_args!("answer       {}", told_where(wait)));
+    }
     say(format_args!("lost answer  {after_loss}"));
     say(format_args!(
         "attempts     up to {}, {} each, {} in all",
@@ -271,6 +282,19 @@ fn print_policy(config: &Config, call: &Call, source: KeySource) {
         duration_text(keep.tombstones),
         config.store.url.with_whole_path()
     ));
+}
+
+fn kept(call: &Call, source: KeySource) -> Retention {
+    retention_of(&call.route, call.repeat(), source, call.respond_async.is_some())
+}
+
+/// What `Prefer: respond-async` does.
+fn told_where(wait: Duration) -> String {
+    let when = match wait {
+        Duration::ZERO => "at once".to_owned(),
+        wait => format!("unless it is there within {}", duration_text(wait)),
+    };
+    format!("202 with the Location where to ask for it, {when}; the call goes on without its caller, for up to 24h")
 }
 
 #[cfg(test)]
@@ -324,17 +348,44 @@ mod tests {
     #[test]
     fn what_the_gateway_would_refuse_is_refused() {
         let strict = format!("{FILE}\ndefaults = {{ key.mode = 'required', max_body = '4B' }}");
+        let forgetful = format!("{FILE}\ndefaults = {{ payload.store_request = false }}");
         for (file, line, data, expected) in [
             (FILE, "Idempotency-Key: a", "", None),
             (FILE, "X-A: b", "", None),
             (FILE, "Idempotency-Key: a b", "", Some(Code::KeyInvalid)),
             (&strict, "X-A: b", "", Some(Code::KeyMissing)),
             (&strict, "Idempotency-Key: a", "12345", Some(Code::BodyTooLarge)),
+            (FILE, "Prefer: respond-async", "", None),
+            (&forgetful, "Prefer: respond-async", "", Some(Code::InvalidRequest)),
         ] {
             let config = Config::parse(file, "gateway.toml", &Environment::default()).unwrap();
             let refused = explain(&config, typed("/pay", line), Bytes::from(data)).err().map(|problem| problem.code);
             assert_eq!(refused, expected, "{line} {data}");
         }
+    }
+
+    #[test]
+    fn an_answer_for_later_is_promised_as_the_gateway_promises_it() {
+        let redis = format!("{FILE}\nstore = {{ url = 'redis://127.0.0.1:1', namespace = 'n' }}");
+        for (file, credential, wait, expected) in [
+            (FILE, "x-api-key", "", Ok(86_400)),
+            (&redis, "authorization", "", Ok(86_400)),
+            (&redis, "x-api-key", "", Err(Code::InvalidRequest)),
+            (FILE, "x-api-key", ", wait=5", Ok(86_400)),
+        ] {
+            let config = Config::parse(file, "gateway.toml", &Environment::default()).unwrap();
+            let mut head = typed("/pay", &format!("Prefer: respond-async{wait}"));
+            head.headers.insert(credential, HeaderValue::from_static("Bearer mine"));
+            let call = call(route(&config, &head).unwrap(), Scope::none(), head, "/pay".to_owned(), Bytes::new());
+            let refused = explain_guarded(&config, &call, false).map_err(|problem| problem.code);
+            assert_eq!(refused.map(|()| kept(&call, KeySource::Stamped).receipts.as_secs()), expected, "{credential}");
+            let waits = call.respond_async.map(told_where).unwrap();
+            assert_eq!(waits.contains("unless it is there within 5s"), !wait.is_empty(), "{waits}");
+        }
+        let config = Config::parse(FILE, "gateway.toml", &Environment::default()).unwrap();
+        let head = typed("/pay", "X-A: b");
+        let call = call(route(&config, &head).unwrap(), Scope::none(), head, "/pay".to_owned(), Bytes::new());
+        assert_eq!(kept(&call, KeySource::Stamped).receipts.as_secs(), 300);
     }
 
     #[test]

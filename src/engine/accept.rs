@@ -4,10 +4,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::{HeaderName, HeaderValue};
 use tokio::time::{Instant, sleep_until};
 
+use crate::config::StoreSettings;
 use crate::engine::answer::{Answer, Content, Execution};
-use crate::engine::call::NamedCall;
+use crate::engine::call::{Call, NamedCall};
 use crate::engine::conclusion::Conclusion;
 use crate::engine::flight::Wait;
 use crate::engine::gates::Permit;
@@ -15,6 +17,21 @@ use crate::engine::problem::{Code, Problem};
 use crate::engine::{Engine, refusal};
 use crate::operation::admission::{Admission, ResendRule};
 use crate::operation::{Fingerprint, OperationId, Scope};
+
+/// What a call with these `credentials` needs that would be lost with its caller, where he asks for the answer later.
+pub fn unkeepable(call: &Call, credentials: &[(HeaderName, HeaderValue)], store: &StoreSettings) -> Option<Problem> {
+    call.respond_async?;
+    let why = if !call.route.payload.store_request {
+        "the route keeps no requests (store_request = false)"
+    } else if call.needs(credentials) && !store.keeps_credentials() {
+        "the call brings a credential, and without store.encryption the gateway keeps none; an operator can state that, or \
+         give the upstream a credential of the gateway's own (headers of the upstream)"
+    } else {
+        return None;
+    };
+    let problem = Problem::new(Code::InvalidRequest, format!("Prefer: respond-async cannot be granted here: {why}."));
+    Some(problem.with_advice("Send the same call without Prefer: respond-async; nothing was sent for this one."))
+}
 
 impl Engine {
     /// The answer if it comes within `wait`, else where it can be asked for. The call itself goes on without its caller.
@@ -51,18 +68,10 @@ impl Engine {
         std::future::pending().await
     }
 
-    /// What a call needs that has to be made without its caller, and that would be lost with him.
+    /// The refusal of a call that has to be made without its caller, and cannot be.
     pub(super) fn unkeepable(&self, named: &NamedCall) -> Option<Conclusion> {
-        let NamedCall { call, .. } = named;
-        let why = if !call.route.payload.store_request {
-            "the route keeps no requests (store_request = false)"
-        } else if named.needs_credential() && !self.shared.config.store.keeps_credentials() {
-            "the call brings a credential, and without store.encryption the gateway keeps none; an operator can state that, \
-             or give the upstream a credential of the gateway's own (headers of the upstream)"
-        } else {
-            return None;
-        };
-        Some(refusal::unkeepable(named, why))
+        let problem = unkeepable(&named.call, &named.credentials, &self.shared.config.store)?;
+        Some(Conclusion::Problem { problem, marks: refusal::marks(named.id, &named.identity, Execution::NotExecuted) })
     }
 
     /// The receipt of a caller's own operation, by its name; with `wait`, first waits that long for a running one to end.

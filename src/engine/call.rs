@@ -58,9 +58,15 @@ impl Call {
     }
 
     /// The credentials that this call brought, to be sent with the stored request.
-    pub(super) fn credentials(&self) -> Vec<(HeaderName, HeaderValue)> {
+    pub fn credentials(&self) -> Vec<(HeaderName, HeaderValue)> {
         let credentials = self.headers.iter().filter(|(name, _)| is_credential(name));
         credentials.map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    /// Whether the upstream gets one of these `credentials` of the caller's, and not one of the configuration in its place.
+    pub fn needs(&self, credentials: &[(HeaderName, HeaderValue)]) -> bool {
+        let ours = &self.route.upstream.headers;
+        credentials.iter().any(|(name, _)| !ours.iter().any(|(own, _)| own == name))
     }
 }
 
@@ -87,10 +93,9 @@ impl NamedCall {
         self.call.respond_async.is_some() && self.needs_credential()
     }
 
-    /// Whether the upstream gets a credential of the caller's, and not one of the configuration in its place.
+    /// Whether the upstream gets a credential of the caller's.
     pub fn needs_credential(&self) -> bool {
-        let ours = &self.call.route.upstream.headers;
-        self.credentials.iter().any(|(name, _)| !ours.iter().any(|(own, _)| own == name))
+        self.call.needs(&self.credentials)
     }
 
     /// What a second send of this very call means.
@@ -148,24 +153,22 @@ pub fn resend_rule(route: &Route, method: &Method, identity: &Identity) -> Resen
     }
 }
 
-/// How long an operation's end is kept. Nobody can name a stamped key again but by looking its operation up, which is
-/// what `accepted` says that somebody will do.
+/// How long an operation's end is kept.
 pub fn retention(route: &Route, repeat: Repeat, identity: &Identity, accepted: bool) -> Retention {
-    if accepted {
-        return Retention { receipts: route.receipts, tombstones: route.tombstones, unknowns: None };
-    }
-    retention_of(route, repeat, identity.source)
+    retention_of(route, repeat, identity.source, accepted)
 }
 
-/// The same for a call whose key comes from `source`. Nobody needs the `unknown` of one without a name that may be made
+/// The same for a call whose key comes from `source`. Nobody can name a stamped key again but by looking its operation up,
+/// which is what `accepted` says that somebody will do. Nobody needs the `unknown` of one without a name that may be made
 /// again in any order: whoever wants it done does that.
-pub fn retention_of(route: &Route, repeat: Repeat, source: KeySource) -> Retention {
+pub fn retention_of(route: &Route, repeat: Repeat, source: KeySource, accepted: bool) -> Retention {
     let whole = Retention { receipts: route.receipts, tombstones: route.tombstones, unknowns: None };
     let within = |most: Duration| {
         let (receipts, tombstones) = (whole.receipts.min(most), whole.tombstones.min(most));
         Retention { receipts, tombstones, unknowns: (repeat == Repeat::Harmless).then_some(tombstones) }
     };
     match (source, route.duplicate_window) {
+        _ if accepted => whole,
         (KeySource::Client | KeySource::Derived, _) => whole,
         (KeySource::Window, DuplicateWindow::For(window)) => within(window.max(STAMPED_LIFE)),
         (KeySource::Window | KeySource::Stamped, _) => within(STAMPED_LIFE),

@@ -130,7 +130,7 @@ impl Engine {
             Err(refused) => return *refused,
         };
         self.notice_scope(&named);
-        if let Some(refused) = named.call.respond_async.and_then(|_| self.unkeepable(&named)) {
+        if let Some(refused) = self.unkeepable(&named) {
             return refused.answer();
         }
         let route = Arc::clone(&named.call.route);

@@ -119,13 +119,6 @@ pub fn left_to_others(operation: &Operation) -> Conclusion {
     Conclusion::Problem { problem, marks: marks_of(operation) }
 }
 
-/// The caller asks for the answer later, and what the call needs cannot be kept until then.
-pub fn unkeepable(named: &NamedCall, why: &str) -> Conclusion {
-    let problem = Problem::new(Code::InvalidRequest, format!("Prefer: respond-async cannot be granted here: {why}."))
-        .with_advice("Send the same call without Prefer: respond-async; nothing was sent for this one.");
-    Conclusion::Problem { problem, marks: marks(named.id, &named.identity, Execution::NotExecuted) }
-}
-
 /// The key names another request. Nothing of that request is shown.
 pub fn other_request(named: &NamedCall) -> Conclusion {
     let problem = if named.named_by_step {

@@ -26,17 +26,19 @@ pub fn of_run(route: Duration, headers: &HeaderMap) -> Duration {
 }
 
 /// `Prefer: respond-async`: how long the caller waits before he would rather be told where to ask; mostly not at all.
-pub fn respond_async(headers: &HeaderMap) -> Option<Duration> {
+fn respond_async(headers: &HeaderMap) -> Option<Duration> {
     prefers_async(headers).then(|| preferred_wait(headers).unwrap_or_default())
 }
 
-/// Takes off what `Prefer` says about when to answer: it has been said to us. Other preferences stay.
-pub fn drop_async(headers: &mut HeaderMap) {
+/// The same, taken off with all that `Prefer` says about when to answer: it has been said to us. Other preferences stay.
+pub fn take_async(headers: &mut HeaderMap) -> Option<Duration> {
+    let wait = respond_async(headers)?;
     let is_other = |one: &&str| !is_async(one) && wait_value(one).is_none();
     let others: Vec<_> = preferences(headers).map(str::trim_ascii).filter(is_other).collect();
     let others = HeaderValue::from_str(&others.join(", ")).ok().filter(|others| !others.is_empty());
     headers.remove(&PREFER);
     headers.extend(others.map(|others| (PREFER, others)));
+    Some(wait)
 }
 
 /// What is left, for an upstream that speaks gRPC: whole milliseconds, or seconds where these are too many digits.
@@ -180,10 +182,10 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.append(PREFER, HeaderValue::from_static("respond-async, return=minimal; a=\"b,c\""));
         headers.append(PREFER, HeaderValue::from_static("wait=10"));
-        drop_async(&mut headers);
+        take_async(&mut headers);
         assert_eq!(headers.get_all(PREFER).iter().collect::<Vec<_>>(), ["return=minimal; a=\"b,c\""]);
         let mut headers = HeaderMap::from_iter([(PREFER, HeaderValue::from_static("respond-async"))]);
-        drop_async(&mut headers);
+        take_async(&mut headers);
         assert!(headers.is_empty());
     }
 

@@ -224,10 +224,7 @@ impl Proxy {
             Err(error) => return refuse_body(error),
         };
         let (method, deadline) = (head.method.clone(), run_deadline(&route, &head.headers));
-        let respond_async = deadline::respond_async(&head.headers);
-        if respond_async.is_some() {
-            deadline::drop_async(&mut head.headers);
-        }
+        let respond_async = deadline::take_async(&mut head.headers);
         // They were dropped with the body's other framing.
         head.headers.remove(TRAILER);
         let call = Call {
