@@ -105,8 +105,9 @@ fn header(entry: &Entry) -> Result<(HeaderName, HeaderTest), Accepts> {
     let test = match &entry.node.value {
         Value::Boolean(true) => HeaderTest::Present,
         Value::Text(text) => match text.strip_suffix('*') {
-            Some(begin) => HeaderTest::StartsWith(grammar_of(begin)?),
-            None => HeaderTest::Equals(grammar_of(text)?),
+            Some("") => return Err("true where it has to be there, whatever it says".into()),
+            Some(begin) => HeaderTest::StartsWith(plain(begin)?),
+            None => HeaderTest::Equals(plain(text)?),
         },
         Value::Boolean(false) | Value::Integer(_) | Value::Other(_) | Value::List(_) | Value::Table(_) => {
             return Err("its value, \"...*\" for how it begins, or true where it has to be there".into());
@@ -115,13 +116,20 @@ fn header(entry: &Entry) -> Result<(HeaderName, HeaderTest), Accepts> {
     Ok((name, test))
 }
 
-fn grammar_of(text: &str) -> Result<String, Accepts> {
+/// A value, or how it begins. A pattern that only looks like one would never fit, and nobody would notice.
+fn plain(text: &str) -> Result<String, Accepts> {
+    if text.contains('*') {
+        return Err("a `*` at the end only: \"...*\" is how the value begins".into());
+    }
     grammar::header_value(text).map(|_| text.to_owned())
 }
 
 /// `"/pointer" = value`, a list of values, `{ exists = true }` or `{ contains = "text" }`.
 fn member(entry: &Entry) -> Result<(Pointer, JsonTest), Accepts> {
     let pointer = grammar::pointer(&entry.key)?;
+    if looks_like_pattern(&entry.node) {
+        return Err("a whole value, without `*`; { contains = \"text\" } is a part of one".into());
+    }
     let accepts = || Accepts::from("a value, a list of values, { exists = true } or { contains = \"text\" }");
     let test = match &entry.node.value {
         Value::List(items) if !items.is_empty() => {
@@ -140,6 +148,16 @@ fn member(entry: &Entry) -> Result<(Pointer, JsonTest), Accepts> {
         }
     };
     test.map(|test| (pointer, test)).ok_or_else(accepts)
+}
+
+/// Text with a `*` at an end: a header is compared so, a member is not.
+fn looks_like_pattern(node: &Node) -> bool {
+    match &node.value {
+        Value::Text(text) => text.len() > 1 && (text.starts_with('*') || text.ends_with('*')),
+        Value::List(items) => items.iter().any(looks_like_pattern),
+        Value::Table(table) => table.0.iter().any(|entry| looks_like_pattern(&entry.node)),
+        Value::Integer(_) | Value::Boolean(_) | Value::Other(_) => false,
+    }
 }
 
 /// The canonical JSON text of a plain value.

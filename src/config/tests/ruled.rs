@@ -92,6 +92,26 @@ const RULES: &[(&str, &str)] = &[
         r#"gateway.toml:8:33: routes.classify.headers.X-A = false: its value, "...*" for how it begins, or true where it has to be there"#,
     ),
     (
+        r#"classify = [{ headers = { Server = "*Python*" }, as = "busy" }]"#,
+        r#"gateway.toml:8:36: routes.classify.headers.Server = "*Python*": a `*` at the end only: "...*" is how the value begins"#,
+    ),
+    (
+        r#"classify = [{ headers = { Server = "a*b" }, as = "busy" }]"#,
+        r#"gateway.toml:8:36: routes.classify.headers.Server = "a*b": a `*` at the end only: "...*" is how the value begins"#,
+    ),
+    (
+        r#"classify = [{ headers = { Server = "*" }, as = "busy" }]"#,
+        r#"gateway.toml:8:36: routes.classify.headers.Server = "*": true where it has to be there, whatever it says"#,
+    ),
+    (
+        r#"classify = [{ json = { "/code" = ["a", "rate*"] }, as = "busy" }]"#,
+        r#"gateway.toml:8:34: routes.classify.json./code = [...]: a whole value, without `*`; { contains = "text" } is a part of one"#,
+    ),
+    (
+        r#"classify = [{ json = { "/code" = { contains = "*limit" } }, as = "busy" }]"#,
+        r#"gateway.toml:8:34: routes.classify.json./code = {...}: a whole value, without `*`; { contains = "text" } is a part of one"#,
+    ),
+    (
         r#"classify = [{ headers = {}, as = "busy" }]"#,
         r#"gateway.toml:8:25: routes.classify.headers = {...}: a table of at least one condition"#,
     ),
