@@ -68,8 +68,9 @@ impl Config {
                 "environment: {name} is not read; settings are named with two underscores, as ONCEGATE__SERVER__LISTEN"
             )
         }));
-        for route in &self.routes.0 {
-            warnings.extend(self.warnings_of(route).map(|warning| format!("route {}: {warning}", route.name)));
+        for (route, explained) in self.routes.0.iter().zip(&self.explained) {
+            let all = self.warnings_of(route).chain(self.idle_settings(route, explained));
+            warnings.extend(all.map(|warning| format!("route {}: {warning}", route.name)));
         }
         warnings
     }
@@ -143,6 +144,27 @@ impl Config {
                 .then(|| format!("a credential goes to upstream {name} in the clear, by plain http")),
             (route.max_body > self.server.buffers / 4 * 3)
                 .then(|| "`max_body` is more than server.buffers hold for all requests together".to_owned()),
+        ]
+        .into_iter()
+        .flatten()
+    }
+}
+
+impl Config {
+    /// Settings that seem to do something and do not.
+    fn idle_settings(&self, route: &Route, explained: &RouteExplained) -> impl Iterator<Item = String> {
+        let retry = &route.retry;
+        let is_stated = explained.states("retry.retry_after_max") && retry.retry_after_max > retry.deadline;
+        let is_one_caller = matches!(self.callers, Callers::None) && route.rates.each.is_some();
+        [
+            is_stated.then(|| {
+                format!(
+                    "`retry_after_max` is longer than `deadline` ({}), and no wait goes beyond that",
+                    retry.deadline.shown()
+                )
+            }),
+            is_one_caller
+                .then(|| "`rate_per_scope` bounds all callers together: with scope = \"none\" they are one".to_owned()),
         ]
         .into_iter()
         .flatten()
@@ -230,8 +252,9 @@ fn write_route(text: &mut String, route: &Route, explained: &RouteExplained) -> 
     if host.parse::<IpAddr>().is_err() {
         writeln!(text, "  {host} is looked up again after {}", units::duration_text(upstream.dns_ttl))?;
     }
+    let width = explained.settings.iter().map(|setting| setting.key.len()).max().unwrap_or_default();
     for setting in &explained.settings {
-        writeln!(text, "  {:24} {:28} {}", setting.key, setting.value, setting.origin)?;
+        writeln!(text, "  {:width$} {:28} {}", setting.key, setting.value, setting.origin)?;
     }
     Ok(())
 }

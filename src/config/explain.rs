@@ -19,6 +19,14 @@ pub(super) struct RouteExplained {
     pub(super) settings: Vec<Explained>,
 }
 
+impl RouteExplained {
+    /// Whether the file, or what stands for it, gives the value of this key.
+    pub(super) fn states(&self, key: &str) -> bool {
+        let is_built_in = |origin: &Origin| matches!(origin, Origin::BuiltIn | Origin::BuiltInUpTo(_));
+        self.settings.iter().any(|setting| setting.key == key && !is_built_in(&setting.origin))
+    }
+}
+
 /// A setting in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Explained {
@@ -31,6 +39,8 @@ pub(super) struct Explained {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     BuiltIn,
+    /// Built in, and cut to the value of this key.
+    BuiltInUpTo(&'static str),
     Store,
     Defaults,
     /// What is known of a dialect.
@@ -62,6 +72,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BuiltIn => f.write_str("built-in"),
+            Self::BuiltInUpTo(key) => write!(f, "built-in, at most {key}"),
             Self::Store => f.write_str("store"),
             Self::Defaults => f.write_str("defaults"),
             Self::Dialect(word) => write!(f, "dialect {word}"),

@@ -78,7 +78,7 @@ impl<'f> Layers<'f> {
     ) -> (Duration, Duration) {
         let short = match short.stated {
             _ if short.value <= long.value => short,
-            None => Chosen { value: long.value, origin: long.origin.clone(), ..short },
+            None => Chosen { value: long.value, origin: Origin::BuiltInUpTo(long.name()), ..short },
             Some(stated) => {
                 errors.push(stated.refused(Problem::Contradiction(long.as_bound().into())));
                 short
@@ -116,8 +116,13 @@ impl<'f> Layers<'f> {
 }
 
 impl Chosen<'_, Duration> {
+    /// The key within its table.
+    fn name(&self) -> &'static str {
+        self.key.rsplit('.').next().unwrap_or(self.key)
+    }
+
     fn as_bound(&self) -> String {
-        let name = self.key.rsplit('.').next().unwrap_or(self.key);
+        let name = self.name();
         format!("at most `{name}`, which is \"{}\" ({})", self.value.shown(), self.origin)
     }
 }

@@ -92,7 +92,7 @@ impl Word for OnChangedPayload {
         match self {
             Self::Run => "run",
             Self::Reject => "reject",
-            Self::ByRepeat => "reject where a repeat is unsafe, else run",
+            Self::ByRepeat => "reject if unsafe, else run",
         }
     }
 }

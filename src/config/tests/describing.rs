@@ -93,6 +93,33 @@ fn weak_promises_are_warned_about() {
 }
 
 #[test]
+fn settings_that_do_nothing_are_warned_about() {
+    let warned = |more: &str| config(&format!("{LEAST}repeat = \"unsafe\"\n{more}")).warnings().join("\n");
+    let per_scope = "limit.rate_per_scope = \"5/s\"";
+    assert!(warned(per_scope).contains("route all: `rate_per_scope` bounds all callers together"));
+    assert_eq!(warned(&format!("{per_scope}\n[callers]\nscope = \"credential\"")), "");
+    assert!(warned("retry.retry_after_max = \"10m\"").contains("longer than `deadline` (120s)"));
+    assert_eq!(warned("retry.retry_after_max = \"2m\""), "");
+    assert_eq!(warned("retry.deadline = \"10s\""), "", "what is built in is nobody's mistake");
+}
+
+#[test]
+fn a_value_that_gives_way_says_what_to() {
+    let short = config(&format!("{LEAST}retry.deadline = \"10s\"\n"));
+    assert_eq!(line(&short, "retry.attempt_timeout"), "retry.attempt_timeout 10s built-in, at most deadline");
+    assert_eq!(line(&short, "retry.deadline"), "retry.deadline 10s route");
+    assert_eq!(line(&config(LEAST), "retry.attempt_timeout"), "retry.attempt_timeout 30s built-in");
+}
+
+#[test]
+fn values_and_their_origins_stand_in_columns() {
+    let text = config(LEAST).describe();
+    let settings = text.lines().filter(|line| line.ends_with(" built-in"));
+    let columns: Vec<_> = settings.map(|line| (line.find(" built-in"), line)).collect();
+    assert!(columns.len() >= 30 && columns.iter().all(|(column, _)| *column == columns[0].0), "{text}");
+}
+
+#[test]
 fn a_key_that_others_can_read_is_warned_about() {
     let folder = tempfile::tempdir().unwrap();
     let (store, key) = (folder.path().join("s.db"), folder.path().join("s.db.key"));
