@@ -50,7 +50,24 @@ fn set_variable(tree: &mut Table, name: &str, text: Option<&str>) -> Result<(), 
     if path.iter().any(|part| part.is_empty()) {
         return Err(Problem::Accepts("a setting, such as ONCEGATE__SERVER__LISTEN".into()));
     }
-    set_in_table(tree, &path, value_of(text, &place))
+    let value = value_of(text, &place);
+    if let ([only], false) = (path.as_slice(), matches!(value.value, Value::Table(_))) {
+        without_a_file(only).map_or(Ok(()), Err)?;
+    }
+    set_in_table(tree, &path, value)
+}
+
+/// The variables of `oncegate --upstream URL` are no settings of a file, and a file is read here.
+fn without_a_file(part: &str) -> Option<Problem> {
+    let instead = match part.to_ascii_uppercase().as_str() {
+        "UPSTREAM" => "ONCEGATE__UPSTREAMS__NAME__URL",
+        "PRESET" => "ONCEGATE__UPSTREAMS__NAME__PRESET",
+        "REPEAT" => "ONCEGATE__UPSTREAMS__NAME__REPEAT",
+        "STORE" => "ONCEGATE__STORE__URL",
+        _ => return None,
+    };
+    let problem = format!("holds only where there is no file; beside this one say {instead}, or take the file away");
+    Some(Problem::Contradiction(problem.into()))
 }
 
 /// The text as a TOML value, and as a string where it is none.

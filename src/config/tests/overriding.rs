@@ -54,6 +54,21 @@ fn what_is_not_in_the_file_can_be_added() {
 }
 
 #[test]
+fn what_holds_without_a_file_says_what_to_write_beside_one() {
+    for (name, value, instead) in [
+        ("ONCEGATE__UPSTREAM", "http://127.0.0.1:1", "ONCEGATE__UPSTREAMS__NAME__URL"),
+        ("ONCEGATE__PRESET", "stripe", "ONCEGATE__UPSTREAMS__NAME__PRESET"),
+        ("ONCEGATE__REPEAT", "harmless", "ONCEGATE__UPSTREAMS__NAME__REPEAT"),
+        ("ONCEGATE__STORE", "memory:", "ONCEGATE__STORE__URL"),
+    ] {
+        let expected =
+            format!("{name}: holds only where there is no file; beside this one say {instead}, or take the file away");
+        assert_eq!(refusal(name, value), expected);
+    }
+    assert!(overridden(&[("ONCEGATE__STORE", "{ url = 'memory:' }")]).is_ok());
+}
+
+#[test]
 fn a_dash_in_a_name_is_an_underscore_in_a_variable() {
     let text = LEAST.replace("upstreams.main", "upstreams.main-eu").replace("\"main\"", "\"main-eu\"");
     let environment = environment(&[("ONCEGATE__UPSTREAMS__MAIN_EU__URL", "http://127.0.0.1:7")]);
