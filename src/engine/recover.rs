@@ -140,7 +140,11 @@ impl Engine {
             return Ok(());
         }
         crash_point::reached(Point::AfterRecovery);
-        tracing::info!(operation = %operation.id, route = %route.name, state = %operation.state.name(), "taken over");
+        let (id, name, state) = (operation.id, &route.name, operation.state.name());
+        match operation.parked_until() {
+            Some(_) => tracing::info!(operation = %id, route = %name, "its time has come"),
+            None => tracing::info!(operation = %id, route = %name, %state, "taken over"),
+        }
         let owner = self.owner(change.operation, since);
         self.run_alone(Alone { pilot, owner, route, request, deadline, room, permit: None });
         Ok(())

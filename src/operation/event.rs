@@ -46,7 +46,10 @@ pub struct Event {
 pub enum EventKind {
     Claimed,
     ClaimedAgain,
+    /// From an owner who was lost.
     TakenOver,
+    /// The time of a parked call has come, and somebody goes on with it.
+    Due,
     Sent,
     Waiting,
     Settled,

@@ -27,7 +27,7 @@ impl Change {
     /// takes it after he has gone would make that untrue.
     pub fn begins_run(&self) -> bool {
         let kind = self.event.as_ref().map(|event| event.kind);
-        matches!(kind, Some(EventKind::Claimed | EventKind::ClaimedAgain | EventKind::TakenOver))
+        matches!(kind, Some(EventKind::Claimed | EventKind::ClaimedAgain | EventKind::TakenOver | EventKind::Due))
     }
 
     /// What it does to the dead letter, so that a store touches its index of them only where it has to.
@@ -170,7 +170,7 @@ impl Operation {
         self.to(open(next, ownership, opening, step), EventKind::ClaimedAgain, step)
     }
 
-    /// A new owner for a record whose lease is over. State, attempts and `not_before` stay as they are.
+    /// A new owner for a record whose lease is over, or whose parking is. State, attempts and `not_before` stay as they are.
     ///
     /// # Errors
     /// The record has no owner to take over from.
@@ -180,7 +180,8 @@ impl Operation {
         (next.deadline, next.destination) = (ownership.deadline, Some(ownership.destination));
         next.accepted |= ownership.accepted;
         next.fence = Fence { owner: ownership.owner, token: self.fence.token + 1, ..self.fence };
-        Ok(self.same_state(next, EventKind::TakenOver, step))
+        let kind = if self.parked_until().is_some() { EventKind::Due } else { EventKind::TakenOver };
+        Ok(self.same_state(next, kind, step))
     }
 
     /// The lease moves on; no event, for no state changes.

@@ -6,7 +6,7 @@ use http::header::AUTHORIZATION;
 use oncegate::engine::answer::{Answer, Execution};
 use oncegate::engine::gates::command::PauseCommand;
 use oncegate::engine::problem::Code;
-use oncegate::operation::{Cause, Scope, State, StateName as S};
+use oncegate::operation::{Cause, EventKind, Scope, State, StateName as S};
 use tokio::time::sleep;
 
 use crate::rig::gateway::id;
@@ -115,6 +115,8 @@ async fn a_long_hint_parks_the_call_and_whoever_is_there_when_it_is_over_makes_i
     assert_eq!((seen.len(), seen[0].request()), (2, seen[1].request()));
     assert_eq!(seen[1].header(AUTHORIZATION.as_str()), Some(SECRET));
     assert_eq!(heir.states("k").await, [S::Claimed, S::Sent, S::Waiting, S::Sent, S::Succeeded]);
+    let kinds: Vec<_> = heir.kept("k").await.unwrap().events.iter().map(|event| event.kind).collect();
+    assert!(kinds.contains(&EventKind::Due) && !kinds.contains(&EventKind::TakenOver), "nobody was lost: {kinds:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -20,6 +20,7 @@ pub fn check_history(kept: &Kept) {
                 let stays = matches!(
                     event.kind,
                     EventKind::TakenOver
+                        | EventKind::Due
                         | EventKind::Sent
                         | EventKind::Waiting
                         | EventKind::AnswerRefused

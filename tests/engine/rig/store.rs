@@ -159,7 +159,7 @@ impl FrailStore {
 fn step_of(change: &Change) -> Step {
     match &change.event {
         None => Step::Renewal,
-        Some(Event { kind: EventKind::TakenOver, .. }) => Step::TakeOver,
+        Some(Event { kind: EventKind::TakenOver | EventKind::Due, .. }) => Step::TakeOver,
         Some(_) => Step::To(change.operation.state.name()),
     }
 }

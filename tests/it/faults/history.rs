@@ -79,7 +79,10 @@ impl Stored {
     pub fn broken_ownership(&self) -> Option<String> {
         let (mut owner, mut token) = (None, 0);
         let by_its_owner = self.events.iter().all(|event| {
-            let is_begin = matches!(event.kind, EventKind::Claimed | EventKind::ClaimedAgain | EventKind::TakenOver);
+            let is_begin = matches!(
+                event.kind,
+                EventKind::Claimed | EventKind::ClaimedAgain | EventKind::TakenOver | EventKind::Due
+            );
             let changes_nothing = matches!(event.kind, EventKind::AnswerRefused | EventKind::Disputed);
             if is_begin {
                 owner = Some(event.owner);
