@@ -51,7 +51,7 @@ impl AdminState {
         &self.engine.shared().gates
     }
 
-    fn config(&self) -> &Config {
+    pub(super) fn config(&self) -> &Config {
         &self.engine.shared().config
     }
 

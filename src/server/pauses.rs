@@ -1,11 +1,13 @@
 //! `/v1/pauses`: what an upstream asked for, seen, set and ended by an operator.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 use serde::Serialize;
 
+use crate::config::Config;
 use crate::engine::gates::command::{CommandError, PauseCommand, PauseRow};
 use crate::engine::problem::{Code, Problem};
 use crate::server::admin::{AdminState, refuse_pages, store_problem};
@@ -44,7 +46,7 @@ pub(super) async fn answer(state: &AdminState, head: &Parts) -> Result<Response<
                     "an operator set a pause"
                 );
             }
-            done.map_err(refused)?;
+            done.map_err(|error| refused(error, state.config()))?;
         }
         _ => return Ok(respond::wrong_method("GET, HEAD, PUT")),
     }
@@ -66,11 +68,15 @@ fn read(query: Option<&str>) -> Option<PauseCommand> {
     Some(PauseCommand { upstream: upstream?, credential, wait: Duration::from_secs(seconds?) })
 }
 
-fn refused(error: CommandError) -> Problem {
+fn refused(error: CommandError, config: &Config) -> Problem {
     let detail = format!("{error}.");
     match error {
         CommandError::Store(source) => Problem { detail: format!("{detail} {source}."), ..store_problem(source) },
-        CommandError::Upstream => Problem::new(Code::NotFound, detail).with_advice(SAYS),
+        CommandError::Upstream => {
+            let names: BTreeSet<_> = config.routes.0.iter().map(|route| route.upstream.name.as_str()).collect();
+            let names = names.into_iter().collect::<Vec<_>>().join(", ");
+            Problem::new(Code::NotFound, format!("{error}; there are: {names}.")).with_advice(SAYS)
+        }
         CommandError::Credential => Problem::new(Code::InvalidRequest, detail).with_advice(SAYS),
     }
 }

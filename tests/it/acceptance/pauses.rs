@@ -103,7 +103,8 @@ fn an_operator_sees_sets_and_ends_a_pause(ground: Ground) {
     for wrong in ["", "upstream=payments", "upstream=payments&seconds=3601", "upstream=payments&seconds=1&until=2"] {
         put(&gateway, wrong).expect_problem(400, "invalid-request");
     }
-    put(&gateway, "upstream=others&seconds=1").expect_problem(404, "not-found");
+    let unknown = put(&gateway, "upstream=others&seconds=1").expect_problem(404, "not-found").json();
+    assert_eq!(unknown["detail"], "no route leads to an upstream of this name; there are: payments.");
     put(&gateway, "upstream=payments&seconds=1&credential=me").expect_problem(400, "invalid-request");
     let page = gateway.admin_call("PUT", "/v1/pauses?upstream=payments&seconds=9").header("Origin", "http://localhost");
     page.send().expect_problem(400, "invalid-request");
