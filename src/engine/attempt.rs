@@ -32,6 +32,8 @@ use crate::upstream::{
 
 pub(super) const ATTEMPT: HeaderName = HeaderName::from_static("oncegate-attempt");
 const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
+/// Less than this cannot be told.
+const LEAST_TOLD: Duration = Duration::from_millis(1);
 
 /// An answer that switches to a protocol which nobody asked for is none.
 pub(super) const UNASKED: &str = "the upstream switched to a protocol that nobody asked for";
@@ -147,8 +149,14 @@ impl Outgoing {
     }
 }
 
-/// How long the upstream has, to those who look at it.
+/// Whether an upstream would have no time to speak of.
+pub(super) fn is_over(deadline: Instant) -> bool {
+    deadline.saturating_duration_since(Instant::now()) < LEAST_TOLD
+}
+
+/// How long the upstream has, to those who look at it. Zero would be no limit.
 pub(super) fn tell_what_is_left(headers: &mut HeaderMap, left: Duration) {
+    let left = left.max(LEAST_TOLD);
     headers.insert(TIMEOUT, HeaderValue::from(millis(left)));
     if headers.contains_key(deadline::GRPC_TIMEOUT)
         && let Ok(left) = HeaderValue::try_from(deadline::grpc_timeout_text(left))
@@ -237,8 +245,8 @@ impl Run<'_> {
         if !operation.may_be_sent(&self.rule, self.owner.store().now()) {
             return Some(Attempted::not_sent(Cause::Unsendable, "the upstream may have forgotten the key by now"));
         }
-        let over = Instant::now() >= self.deadline;
-        over.then(|| Attempted::not_sent(Cause::Deadline, "the deadline was over before the first byte could go"))
+        is_over(self.deadline)
+            .then(|| Attempted::not_sent(Cause::Deadline, "the deadline was over before the first byte could go"))
     }
 
     async fn send(&mut self, connection: Connection) -> Attempted {

@@ -12,7 +12,8 @@ use crate::clock::Timestamp;
 use crate::config::Route;
 use crate::engine::answer::{Answer, Body, Content, Execution, Marks, Unguarded};
 use crate::engine::attempt::{
-    ATTEMPT, UNASKED, freshness, from_upstream, insert, is_stream, meant_status, route_lines, tell_what_is_left,
+    ATTEMPT, UNASKED, freshness, from_upstream, insert, is_over, is_stream, meant_status, route_lines,
+    tell_what_is_left,
 };
 use crate::engine::gates::{Came, Entrant, Permit, Place, Refused, whom};
 use crate::engine::judge::Judgement;
@@ -204,8 +205,11 @@ async fn attempt(lane: &Lane, passage: &Passage, progress: &mut Progress, permit
     let connection = match timeout_at(passage.deadline, checkout(lane, passage, progress)).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return Tried::Passed(Passed::not_sent(Cause::Connect, false, error)),
-        Err(_elapsed) => return Tried::Passed(Passed::not_sent(Cause::Deadline, false, "the deadline was over")),
+        Err(_elapsed) => return Tried::Passed(Passed::too_late()),
     };
+    if is_over(passage.deadline) {
+        return Tried::Passed(Passed::too_late());
+    }
     let reused = connection.reused();
     lane.counters.attempts.add();
     progress.sends += 1;
@@ -330,6 +334,10 @@ impl Passed {
             *place = held;
         }
         self
+    }
+
+    fn too_late() -> Self {
+        Self::not_sent(Cause::Deadline, false, "the deadline was over")
     }
 
     fn not_sent(cause: Cause, reused_connection: bool, failure: impl ToString) -> Self {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rand::Rng;
 
+use crate::operation::Cause;
 use crate::operation::admission::Repeat;
 use crate::operation::outcome::Fact;
 use crate::operation::transition::Ended;
@@ -161,6 +162,9 @@ impl Situation {
 
     /// Whether there may be another try at all, and what that uses up. The first stop that applies is the one told.
     fn permit(&self, policy: &RetryPolicy) -> Result<Run, Stop> {
+        if matches!(self.fact, Fact::NotSent { cause: Cause::Deadline, .. }) {
+            return Err(Stop::Deadline);
+        }
         let free = self.is_free();
         if !free && self.run.counted() >= policy.max_attempts {
             return Err(Stop::Exhausted);

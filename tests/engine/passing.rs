@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -93,6 +94,20 @@ async fn an_upload_that_is_gone_is_not_sent_again() {
     assert_eq!((status(&answer), answer.marks.stop), (503, Some(Stop::Body)));
     let seen = gateway.upstream.seen();
     assert_eq!((seen.len(), seen[0].body.len()), (1, 65_537));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_time_is_not_sent() {
+    for (left, told, sends) in [(999, (504, Some(Stop::Deadline)), 0), (1000, (201, None), 1)] {
+        let gateway = Gateway::before(Vec::new(), Setup { retry: "max_attempts = 1", ..Setup::HARMLESS });
+        let deadline = Instant::now() + Duration::from_micros(left);
+        let passage = Passage { deadline, ..passage(&gateway.engine, SendBody::Full(Bytes::new())) };
+        let answer = gateway.engine.unguarded(passage).await;
+        assert_eq!((status(&answer), answer.marks.stop), told);
+        let seen = gateway.upstream.seen();
+        assert_eq!(seen.len(), sends);
+        assert!(seen.iter().all(|seen| seen.header("x-request-timeout-ms") == Some("1")));
+    }
 }
 
 /// Speaks HTTP/2. Answers 503 by the head of its first request, and does not come to the end of that answer; of the

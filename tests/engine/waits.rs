@@ -137,6 +137,25 @@ async fn an_attempt_is_not_waited_for_beyond_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_upstream_is_told_that_nothing_is_left() {
+    let once = Setup { retry: "max_attempts = 1", ..Setup::UNSAFE };
+    for (setup, within, sends) in [(once, 999, 0), (Setup::UNSAFE, 999, 0), (once, 1000, 1), (once, 1999, 1)] {
+        let gateway = Gateway::before(Vec::new(), setup);
+        let ask = Ask::keyed("k").with("grpc-timeout", "1m").within(Duration::from_micros(within));
+        let told = gateway.ask(ask).await;
+        let seen = gateway.upstream.seen();
+        assert_eq!(seen.len(), sends, "{within}");
+        if sends == 0 {
+            assert_eq!((told.problem(), told.marks.stop), ((504, Some(Code::UpstreamTimeout)), Some(Stop::Deadline)));
+            assert_eq!(told.marks.execution, Some(Execution::NotExecuted));
+        }
+        for seen in seen {
+            assert_eq!((seen.header("x-request-timeout-ms"), seen.header("grpc-timeout")), (Some("1"), Some("1m")));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_last_attempt_has_what_is_left_of_the_deadline() {
     let setup = Setup { retry: "attempt_timeout = \"500ms\"\nbase_interval = \"100ms\"", ..Setup::HARMLESS };
     let gateway = Gateway::before(always(9, || Act::IsSilent), setup);
