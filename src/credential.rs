@@ -2,7 +2,7 @@
 //! and the edge share. Known names and the usual endings: a line too many costs a redrive its repeat, a line too few
 //! leaks a secret.
 
-use http::HeaderName;
+use http::{HeaderName, HeaderValue};
 
 /// How long a credential stays as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,11 +70,32 @@ pub fn lifetime(name: &HeaderName) -> Option<Lifetime> {
     if name == "dpop" || name == "x-xsrf-token" || ends_as(&SIGNATURES) {
         return Some(Lifetime::OneRequest);
     }
-    if matches!(name, "cookie" | "cookie2") || ends_as(&ASSERTIONS) {
+    if is_cookie(name) || ends_as(&ASSERTIONS) {
         return Some(Lifetime::Session);
     }
     let is_token = name.ends_with("token") && !ends_as(&PLACES);
     (is_token || NAMES.contains(&name) || ends_as(&ENDINGS)).then_some(Lifetime::Lasting)
+}
+
+/// Whether the line of this name, in small letters, is a browser's, or that of whoever balances the load before a service.
+pub fn is_cookie(name: &str) -> bool {
+    matches!(name, "cookie" | "cookie2")
+}
+
+/// The lines by which one holder of credentials is told from another, by name; those of one name as they came. All lasting
+/// ones together, for one of them may be shared by many. What changes by itself makes a new holder of the same one, so it
+/// counts only where there is nothing else; `is_known`: there is something else beside the lines.
+pub fn holder_lines<'h>(
+    lines: impl Iterator<Item = (&'h HeaderName, &'h HeaderValue)>,
+    is_known: bool,
+) -> Vec<(&'h str, &'h [u8])> {
+    let lines = lines.filter(|(_, value)| !value.is_empty());
+    let mut lines: Vec<_> = lines.filter_map(|(name, value)| Some((lifetime(name)?, name, value))).collect();
+    let lasts = is_known || lines.iter().any(|(lifetime, ..)| *lifetime == Lifetime::Lasting);
+    let counts = if lasts { Lifetime::Lasting } else { Lifetime::Session };
+    lines.retain(|(lifetime, ..)| *lifetime == counts);
+    lines.sort_by_key(|(_, name, _)| name.as_str());
+    lines.into_iter().map(|(_, name, value)| (name.as_str(), value.as_bytes())).collect()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
 use crate::config::{Callers, Config, Network, Upstream};
-use crate::credential::{Lifetime, lifetime};
+use crate::credential::holder_lines;
 use crate::engine::problem::{Code, Problem};
 use crate::operation::Scope;
 use crate::server::door::is_loopback;
@@ -107,12 +107,11 @@ fn is_of_foreign_page(headers: &HeaderMap) -> bool {
     headers.get_all(ORIGIN).iter().any(|origin| !authority(origin).is_some_and(|host| is_loopback(&host)))
 }
 
-/// All lasting credentials together: one of them may be shared by many. What changes by itself makes a new caller of the
-/// same one, so it counts only where there is nothing else.
+/// By all that tells one holder of credentials from another.
 fn by_credential(headers: &HeaderMap, holder: Option<&[u8; 32]>) -> Scope {
     let certificate = holder.map(|holder| (CERTIFICATE, holder.as_slice()));
-    let lasting: Vec<_> = certificate.into_iter().chain(credentials(headers, Lifetime::Lasting)).collect();
-    let lines = if lasting.is_empty() { credentials(headers, Lifetime::Session) } else { lasting };
+    let lines = holder_lines(headers.iter(), certificate.is_some());
+    let lines: Vec<_> = certificate.into_iter().chain(lines).collect();
     match lines.as_slice() {
         [] => Scope::credential("anonymous", b""),
         [(name, value)] => Scope::credential(name, value),
@@ -122,14 +121,6 @@ fn by_credential(headers: &HeaderMap, holder: Option<&[u8; 32]>) -> Scope {
             Scope::credential(&names.join("+"), &values.concat())
         }
     }
-}
-
-/// Lines with a credential of this lifetime, by name; those of one name as they came.
-fn credentials(headers: &HeaderMap, asked: Lifetime) -> Vec<(&str, &[u8])> {
-    let lines = headers.iter().filter(|(name, value)| !value.is_empty() && lifetime(name) == Some(asked));
-    let mut lines: Vec<_> = lines.map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
-    lines.sort_by_key(|(name, _)| *name);
-    lines
 }
 
 /// One line with a name in it; two lines are nobody's.

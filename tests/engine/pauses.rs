@@ -89,6 +89,41 @@ async fn another_credential_is_not_held_back() {
     assert!(same.status == 201 && same.at >= secs(30), "{same:?}");
 }
 
+/// Who else is held back when a call with `first` is throttled, by one line of his.
+async fn are_held_back(setup: Setup, first: (&'static str, &str), others: &[(&'static str, &str)]) -> Vec<bool> {
+    let gateway = Gateway::before(vec![throttle("90")], setup);
+    assert_eq!(gateway.ask(Ask::keyed("first").with(first.0, first.1)).await.status, 429);
+    let mut held = Vec::new();
+    for (number, (name, value)) in others.iter().enumerate() {
+        let told = gateway.ask(Ask::keyed(&format!("k-{number}")).with(name, value)).await;
+        assert!([201, 429].contains(&told.status), "{told:?}");
+        held.push(told.status == 429);
+    }
+    held
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_credential_of_the_gateway_decides_whatever_else_a_call_brings() {
+    let ours = Setup { upstream: "headers = { Authorization = \"Bearer ours\" }", ..ONCE };
+    let lines = [
+        ("x-whatever", "1"),
+        ("cookie", "a=1"),
+        ("x-api-key", "k"),
+        ("authorization", "Bearer b"),
+        ("x-auth-token", "q"),
+    ];
+    assert_eq!(are_held_back(ours, ("cookie", "a=0"), &lines).await, [true; 5]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_cookie_takes_a_caller_out_of_a_pause() {
+    let of = |name, value| (name, value);
+    let lines = [of("cookie", "a=2"), of("x-whatever", "1"), of("x-api-key", "k"), of("x-goog-iap-jwt-assertion", "b")];
+    assert_eq!(are_held_back(ONCE, of("cookie", "a=1"), &lines).await, [true, true, false, false]);
+    let jwt = of("x-goog-iap-jwt-assertion", "a");
+    assert_eq!(are_held_back(ONCE, jwt, &[jwt, lines[3], lines[1]]).await, [true, false, false]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_cannot_wait_so_long_is_told_at_once_and_a_receipt_is_told_as_ever() {
     let script = vec![answers(200).into(), throttle("90")];

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::pausing::{Canary, Pausing, hold_until, shown};
 use super::{Gate, Permit, Place, Upstream};
 use crate::config;
-use crate::credential::{Lifetime, lifetime};
+use crate::credential::{holder_lines, is_cookie};
 use crate::engine::Engine;
 use crate::operation::admission::Repeat;
 use crate::operation::outcome::Fact;
@@ -293,18 +293,17 @@ fn asks_for_less(fact: &Fact, hint: Option<Hint>) -> bool {
     if may_be_told_by_its_hint { is_stated } else { fact.is_throttle() }
 }
 
-/// By what the upstream knows whoever calls: the credentials that arrive there, as a digest. What is made for one request
-/// tells nobody apart.
+/// By what the upstream knows whoever calls, as a digest: the credential of the gateway's own, where it has one, whatever
+/// else the call brings; else what tells the caller from others. A cookie does not: it may be another one each time.
 pub(in crate::engine) fn whom<'a>(
     upstream: &'a config::Upstream,
-    lines: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>,
+    theirs: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>,
 ) -> Whom {
-    let is_ours = |name: &HeaderName| upstream.headers.iter().any(|(own, _)| own == name);
-    let lasts = |name: &HeaderName| matches!(lifetime(name), Some(Lifetime::Lasting | Lifetime::Session));
-    let theirs = lines.filter(|(name, _)| lasts(name) && !is_ours(name));
-    let ours = upstream.headers.iter().filter(|(_, value)| value.is_sensitive()).map(|(name, value)| (name, value));
-    let mut lines: Vec<(&str, &[u8])> =
-        theirs.chain(ours).map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+    let ours = upstream.headers.iter().filter(|(_, value)| value.is_sensitive());
+    let mut lines: Vec<_> = ours.map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+    if lines.is_empty() {
+        lines = holder_lines(theirs.filter(|(name, _)| !is_cookie(name.as_str())), false);
+    }
     lines.sort_unstable();
     let mut hasher = Sha256::new_with_prefix(&upstream.authority);
     for (name, value) in lines {
