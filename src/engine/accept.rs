@@ -50,22 +50,32 @@ impl Engine {
             // It takes its place among the flights before anybody looks for it there.
             biased;
             answer = &mut flying => answer,
-            () = self.is_on_record(id, fingerprint, until) => return Answer { content: Content::Accepted, marks: accepted },
+            () = self.goes_on(id, fingerprint, until) => return Answer { content: Content::Accepted, marks: accepted },
         };
-        match answer.is_in_progress() {
+        match answer.is_in_progress() && self.is_accepted(answer.marks.operation).await {
             true => Answer { content: Content::Accepted, marks: answer.marks },
             false => answer,
         }
     }
 
-    /// Returns at `until`, or as soon after as the call is on record; never if it comes to an end without a run.
-    async fn is_on_record(&self, id: OperationId, fingerprint: Fingerprint, until: Instant) {
+    /// Returns at `until`, or as soon after as the call is on record as one that goes on without its callers; never if it
+    /// comes to an end without a run.
+    async fn goes_on(&self, id: OperationId, fingerprint: Fingerprint, until: Instant) {
         if let Some(passenger) = self.shared.flights.watch(id, fingerprint)
             && matches!(passenger.departure().await, Wait::StillRunning)
         {
-            return sleep_until(until).await;
+            sleep_until(until).await;
+            if self.is_accepted(Some(id)).await {
+                return;
+            }
         }
         std::future::pending().await
+    }
+
+    /// A call that was begun for somebody who waits ends with his wait, and may need what he has not left with it.
+    async fn is_accepted(&self, id: Option<OperationId>) -> bool {
+        let Some(id) = id else { return false };
+        matches!(self.store.read(id).await, Ok(Some(found)) if found.operation.accepted)
     }
 
     /// The refusal of a call that has to be made without its caller, and cannot be.

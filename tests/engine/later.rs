@@ -59,6 +59,45 @@ async fn the_caller_is_told_where_to_ask_as_soon_as_the_call_is_on_record() {
     }
 }
 
+/// Nobody would keep what a 202 promises: the call ends with the wait of the one who makes it.
+#[tokio::test(start_paused = true)]
+async fn who_joins_a_call_of_one_who_waits_is_told_as_any_repeat_is() {
+    let busy = || answers(429).with("retry-after", "2").into();
+    let gateway = Gateway::before(vec![busy(), throttles("600")], Setup::UNSAFE);
+    let waits = gateway.caller(Ask::keyed("k"));
+    gateway.has_become("k", S::Waiting).await;
+    let joins = gateway.caller(Ask::keyed("k").respond_async(NOW));
+    let (waited, joined) = (waits.await.unwrap(), joins.await.unwrap());
+    assert_eq!((waited.status, joined.status, joined.at), (429, 429, waited.at));
+    gateway.has_become("k", S::NotExecuted).await;
+
+    let rejects = Setup { route: "in_flight = \"reject\"", ..Setup::UNSAFE };
+    for (setup, neighbour) in [(rejects, false), (Setup::UNSAFE, true)] {
+        let gateway = Gateway::before(vec![answers(201).after(secs(20)).into()], setup);
+        let waits = gateway.caller(Ask::keyed("k"));
+        gateway.upstream.has_seen(1).await;
+        let near = if neighbour { gateway.neighbour() } else { gateway.clone() };
+        let joined = near.ask(Ask::keyed("k").respond_async(NOW)).await;
+        assert_eq!(joined.problem(), (409, Some(Code::InProgress)));
+        assert_eq!((waits.await.unwrap().status, gateway.upstream.seen().len()), (201, 1));
+    }
+}
+
+/// Two gateways, of which the second one has no flight of it.
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_an_accepted_call_elsewhere_is_told_where_it_is() {
+    for in_flight in ["", "in_flight = \"reject\""] {
+        let setup = Setup { route: in_flight, ..Setup::UNSAFE };
+        let gateway = Gateway::before(vec![answers(201).after(secs(9)).into()], setup);
+        let neighbour = gateway.neighbour();
+        for gateway in [&gateway, &neighbour] {
+            let told = gateway.ask(Ask::keyed("k").respond_async(NOW)).await;
+            assert_eq!((told.status, told.marks.operation), (202, Some(id("k"))));
+        }
+        assert_eq!(gateway.upstream.seen().len(), 1);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_waits_a_while_gets_an_answer_that_comes_meanwhile() {
     let gateway = Gateway::before(vec![answers(201).after(secs(2)).into(), Act::IsSilent], Setup::UNSAFE);
