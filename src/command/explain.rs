@@ -22,7 +22,7 @@ use crate::config::{
     duration_text, upstream_target,
 };
 use crate::engine::accept::unkeepable;
-use crate::engine::call::{Call, retention_of};
+use crate::engine::call::{Call, Presence, retention_of};
 use crate::engine::name::{SightedKey, sight, source_of_fresh_keys};
 use crate::engine::problem::{Code, Problem};
 use crate::entropy::Entropy;
@@ -186,8 +186,8 @@ fn explain(config: &Config, mut head: Parts, body: Bytes) -> Result<(), Problem>
 fn call(route: Arc<Route>, scope: Scope, mut head: Parts, target: String, body: Bytes) -> Call {
     let deadline = Instant::now() + route.retry.deadline;
     let respond_async = deadline::take_async(&mut head.headers);
-    let (method, headers) = (head.method, head.headers.into());
-    Call { route, scope, method, target, headers, body, deadline, respond_async, room: None }
+    let (method, headers, presence) = (head.method, head.headers.into(), Presence::default());
+    Call { route, scope, method, target, headers, body, deadline, respond_async, room: None, presence }
 }
 
 fn whose(scope: &Scope, is_certified: bool) -> &'static str {

@@ -1,6 +1,7 @@
 //! A request that reached the engine: routed, its caller known, its body read.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -35,6 +36,23 @@ pub struct Call {
     pub respond_async: Option<Duration>,
     /// The room that the body takes, for as long as somebody may send it.
     pub room: Option<Arc<Held>>,
+    /// Where to say how far the call depends on its caller.
+    pub presence: Presence,
+}
+
+/// Whether what is under way is of no use to anybody once its caller is gone, for those who can see him go.
+#[derive(Clone, Debug, Default)]
+pub struct Presence(Arc<AtomicBool>);
+
+impl Presence {
+    /// Says it of what begins now.
+    pub fn ends_with_caller(&self, ends: bool) {
+        self.0.store(ends, Ordering::Relaxed);
+    }
+
+    pub fn is_asked_for(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// A call whose operation is known.

@@ -222,7 +222,11 @@ impl Engine {
         if let Err(refused) = self.find_former(&mut named).await {
             return refused.answer();
         }
-        match (self.admit(&named).await, named.call.respond_async) {
+        // Nothing is on record yet, and nobody sends for one who has left the line.
+        named.call.presence.ends_with_caller(true);
+        let admitted = self.admit(&named).await;
+        named.call.presence.ends_with_caller(false);
+        match (admitted, named.call.respond_async) {
             (Ok(permit), None) => self.fly(named, permit).await,
             (Ok(permit), Some(wait)) => Box::pin(self.fly_ahead(named, permit, wait)).await,
             (Err(refused), _) => refused.answer(),

@@ -27,13 +27,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config;
+use crate::engine::call::Presence;
 use crate::server::answers::Answers;
 use crate::server::body::ResponseBody;
 use crate::server::framing::{Ambiguity, Verdict};
 use crate::server::handshake::{Certificates, Greeted, greet, spoke_plainly};
 use crate::server::http2::{self, is_prior_knowledge};
 use crate::server::interim::Interim;
-use crate::server::presence::Presence;
 use crate::server::request_body::RequestBody;
 use crate::server::tunnel::Exit;
 use crate::server::wire::Wire;

@@ -8,14 +8,14 @@ use std::future::Future;
 use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, BytesMut};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Sleep, sleep};
+
+use crate::engine::call::Presence;
 
 /// How long a client that has shut its side down may hear nothing before it is taken for one that has left.
 pub(super) const SILENCE: Duration = Duration::from_millis(500);
@@ -28,21 +28,6 @@ pub(super) fn take_ahead(ahead: &mut impl Buf, buffer: &mut ReadBuf<'_>) -> bool
     let (is_there, room) = (ahead.has_remaining(), buffer.remaining());
     buffer.put(ahead.take(room));
     is_there
-}
-
-/// Whether the answer under way is of no use to anybody once its caller is gone.
-#[derive(Clone, Debug, Default)]
-pub struct Presence(Arc<AtomicBool>);
-
-impl Presence {
-    /// Says it of the answer that begins now.
-    pub fn ends_with_caller(&self, ends: bool) {
-        self.0.store(ends, Ordering::Relaxed);
-    }
-
-    fn is_asked_for(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 /// Reads from a client, and looks after it while nobody else does.

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{Effect, KeyMode, OnLargeBody, Route, upstream_target};
 use crate::engine::Engine;
 use crate::engine::answer::{Content, Execution, Marks, Unguarded};
-use crate::engine::call::Call;
+use crate::engine::call::{Call, Presence};
 use crate::engine::lookup::View;
 use crate::engine::name::passing_key;
 use crate::engine::pass::Passage;
@@ -28,7 +28,6 @@ use crate::server::interim::Interim;
 use crate::server::listener::Peer;
 use crate::server::lookup::{self, KeyQuestion, NoQuestion, Question};
 use crate::server::passing::Passing;
-use crate::server::presence::Presence;
 use crate::server::request_body::RequestBody;
 use crate::server::{pages, respond};
 use crate::upstream::{
@@ -237,6 +236,7 @@ impl Proxy {
             deadline,
             respond_async,
             room: Some(Arc::new(buffered.held)),
+            presence: caller.presence.unwrap_or_default(),
         };
         respond::answer(self.engine.guarded(call).await, &method)
     }

@@ -11,11 +11,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
+use crate::engine::call::Presence;
 use crate::server::answers::Answers;
 use crate::server::bare;
 use crate::server::framing::{Framing, Malformed, Verdict};
 use crate::server::interim::Interim;
-use crate::server::presence::{Lookout, Presence};
+use crate::server::presence::Lookout;
 
 /// How long a client may go on sending after our last byte. A socket that is closed with unread bytes is reset, and the
 /// reset would take the answer (a 413, say) out of the client's hands.

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use oncegate::clock::{Clock, Timestamp};
 use oncegate::config::{Config, Route};
 use oncegate::engine::answer::{Answer, Body, Content, Marks, Piece};
-use oncegate::engine::call::Call;
+use oncegate::engine::call::{Call, Presence};
 use oncegate::engine::problem::Code;
 use oncegate::engine::{Engine, Lane, Shared};
 use oncegate::entropy::Entropy;
@@ -112,6 +112,7 @@ impl Gateway {
             deadline: Instant::now() + wait,
             respond_async: ask.respond_async,
             room: None,
+            presence: Presence::default(),
         };
         self.engine.guarded(call).await
     }

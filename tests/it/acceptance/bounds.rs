@@ -7,8 +7,9 @@ use sha2::{Digest, Sha256};
 
 use crate::support::client::Connection;
 use crate::support::eventually;
-use crate::support::gateway::Settings;
+use crate::support::gateway::{Gateway, Settings};
 use crate::support::ground::Ground;
+use crate::support::raw::Raw;
 use crate::support::upstream::{Reply, ScriptedUpstream, Step};
 
 on! { [memory file redis]
@@ -27,6 +28,8 @@ on! { [memory]
     a_large_body_may_pass_unguarded
     a_rate_refuses_new_calls_and_replays_old_ones
     a_rate_does_not_say_that_a_call_in_doubt_did_not_run
+    a_guarded_call_is_not_sent_for_one_who_left_the_line
+    a_guarded_call_that_came_through_the_line_is_answered_to_one_who_listens
     a_gateway_that_is_told_to_stop_finishes_its_calls
     a_call_that_outlasts_the_drain_is_left_to_its_lease
     a_gateway_that_is_told_to_stop_twice_waits_for_nothing
@@ -126,6 +129,63 @@ fn a_rate_does_not_say_that_a_call_in_doubt_did_not_run(ground: Ground) {
 
     assert_eq!((refused.operation(), refused.execution()), (lost.operation(), Some("unknown")));
     assert!(refused.json()["detail"].as_str().unwrap().contains("may have run"), "{refused:?}");
+}
+
+/// A caller of HTTP/1, byte by byte.
+fn asks(gateway: &Gateway, key: &str) -> Raw {
+    let mut caller = Raw::connect(gateway.address());
+    let head = format!("POST /charges HTTP/1.1\r\nHost: gw\r\nIdempotency-Key: {key}\r\nContent-Length: 2\r\n\r\n");
+    caller.says(head + "{}");
+    caller
+}
+
+/// linkerd/linkerd2#986.
+fn a_guarded_call_is_not_sent_for_one_who_left_the_line(ground: Ground) {
+    for (limit, first) in [
+        ("limit = { concurrency = 1, queue = 9 }", Step::Held(Reply::charge(1))),
+        ("limit = { rate = '1/m', rate_queue = 9 }", Step::Held(Reply::charge(1))),
+        ("", Step::Reply(Reply::new(429).line("Retry-After: 30"))),
+    ] {
+        let upstream = ScriptedUpstream::start();
+        upstream.then(first);
+        let mut gateway = Settings::of(&upstream).route("retry.max_attempts = 1").route(limit).start(&ground);
+        let first = gateway.charge("first").begin();
+        upstream.wait_for(1);
+        if limit.is_empty() {
+            eventually("a pause", || {
+                let pauses = gateway.admin("/v1/pauses");
+                pauses["pauses"].as_array().filter(|pauses| !pauses.is_empty()).map(|_| ())
+            });
+        }
+        asks(&gateway, "reset").resets();
+        let mut left = asks(&gateway, "left");
+        left.ends();
+        let (told, end) = left.rest();
+        assert!(told.is_empty() && end.is_ok(), "{limit}: {end:?}");
+        upstream.release();
+        first.answer();
+        gateway.terminate();
+        gateway.exit();
+        assert_eq!(upstream.seen().len(), 1, "{limit}");
+    }
+}
+
+fn a_guarded_call_that_came_through_the_line_is_answered_to_one_who_listens(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    (1..=2).for_each(|number| upstream.then(Step::Held(Reply::charge(number))));
+    let gateway = Settings::of(&upstream).route("limit = { concurrency = 1, queue = 9 }").start(&ground);
+    let first = gateway.charge("first").begin();
+    upstream.wait_for(1);
+    let mut patient = asks(&gateway, "patient");
+    eventually("a line", || (gateway.admin("/v1/status")["places"]["payments"]["queued"] == 1).then_some(()));
+    upstream.release();
+    upstream.wait_for(2);
+    patient.ends();
+    (0..3).for_each(|_| patient.sees_nothing());
+    upstream.release();
+    let head = patient.until("\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 201 "), "{head}");
+    first.answer().expect(201);
 }
 
 fn a_gateway_that_is_told_to_stop_finishes_its_calls(ground: Ground) {
