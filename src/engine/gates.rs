@@ -22,7 +22,7 @@ use crate::operation::admission::Repeat;
 use crate::operation::outcome::Fact;
 use crate::retry::RetryPolicy;
 use crate::retry::breaker::{BreakerPolicy, Ticket, health};
-use crate::retry::budget::{Budget, Ledger};
+use crate::retry::budget::{self, Budget, Ledger};
 use crate::retry::decide::{Decision, Situation, Stop, decide};
 use circuit::{Circuit, CircuitSnapshot};
 pub(super) use entry::{Came, Entrant, Refused, whom};
@@ -178,26 +178,31 @@ impl Gate {
         if matches!(decision, Decision::End { .. } | Decision::Retry { parked: true, .. }) {
             return decision;
         }
+        // What may be put off goes as far as the gates at the end of its wait.
         let open = self.circuit.as_ref().filter(|circuit| circuit.look(may_probe(situation.repeat)).is_err());
-        if let Some(circuit) = open {
+        if let Some(circuit) = open.filter(|_| !situation.may_park) {
             circuit.refused.add();
             return situation.stopped(Stop::Breaker);
         }
-        if !decision.is_charged(&situation.run) || self.withdraw(&policy.budget) {
+        if !decision.is_charged(&situation.run) || self.charge(&policy.budget) {
             return decision;
         }
-        self.upstream.refused_retries.add();
-        situation.stopped(Stop::Budget)
+        situation.put_off(decision, budget::SPAN, Stop::Budget)
+    }
+
+    /// Has the budget pay for a retry. One that nobody waits for may be made when that has something again.
+    pub(super) fn charge(&self, budget: &Budget) -> bool {
+        let is_paid = locked(&self.upstream.ledger).withdraw(budget, self.upstream.now());
+        if !is_paid {
+            self.upstream.refused_retries.add();
+        }
+        is_paid
     }
 
     /// The breaker has turned an attempt away.
     fn refused(&self, wait: Duration) -> Refused {
         self.circuit.iter().for_each(|circuit| circuit.refused.add());
         Refused::BreakerOpen(self.circuit.as_ref().and_then(|circuit| circuit.last_failure()), wait)
-    }
-
-    fn withdraw(&self, budget: &Budget) -> bool {
-        locked(&self.upstream.ledger).withdraw(budget, self.upstream.now())
     }
 }
 

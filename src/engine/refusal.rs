@@ -106,7 +106,7 @@ pub fn waiting(operation: &Operation, now: Timestamp) -> Conclusion {
     let Some(left) = operation.parked_until().map(|at| at.since(now)) else {
         return in_progress(operation.id, &operation.identity);
     };
-    let detail = "The upstream asked for time; the call is sent again when that is over. This one was not sent.";
+    let detail = "The call waits for its time, and is sent when that has come. This one was not sent.";
     let problem = Problem::new(Code::InProgress, detail).with_retry_after(left.max(SOON));
     Conclusion::Problem { problem, marks: marks_of(operation) }
 }
@@ -300,6 +300,11 @@ pub(super) fn gate_problem(route: &Route, refused: Refused) -> Problem {
                  was not."
             );
             Problem::new(Code::BreakerOpen, detail).with_retry_after(wait)
+        }
+        Refused::OverBudget => {
+            let detail =
+                format!("Upstream `{upstream}` has had its share of retries (retry.budget); this one was not sent.");
+            Problem::new(Code::Overloaded, detail).with_retry_after(refused.wait())
         }
         Refused::Full => {
             let detail = format!(

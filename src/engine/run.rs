@@ -188,15 +188,22 @@ impl<'a> Run<'a> {
         self.end_without_receipt(ended, told, caller).await
     }
 
-    /// A run that came through the gates has a permit. One that goes on with what another began waits for it.
+    /// A run that came through the gates has a permit. One that goes on with what another began waits for it, and has its
+    /// retry paid for, which nobody did when it was put off until now.
     async fn enter(&mut self) -> Result<(), Refused> {
         while self.permit.is_none() {
             match self.admit().await {
                 Err(Refused::BreakerOpen(_, wait)) if Instant::now() + wait < self.deadline => {
                     self.owner.holding(pin!(sleep(wait))).await;
                 }
-                admitted => return admitted,
+                admitted => admitted?,
             }
+        }
+        let operation = &self.owner.operation;
+        let was_parked = operation.accepted && operation.state.name() == StateName::Waiting && self.tries.tries > 0;
+        if was_parked && !self.lane.gate.charge(&self.route.retry.budget) {
+            self.permit = None;
+            return Err(Refused::OverBudget);
         }
         Ok(())
     }
@@ -302,7 +309,7 @@ impl<'a> Run<'a> {
     async fn put_off(&mut self, refused: &Refused) -> Option<Conclusion> {
         let (operation, now) = (&self.owner.operation, self.owner.store().now());
         let is_old = now > operation.created_at.after(LONGEST_PARKING);
-        if !operation.accepted || is_old || operation.state.name() != StateName::Waiting {
+        if !operation.accepted || is_old {
             return None;
         }
         let not_before = now.after(refused.wait());

@@ -70,7 +70,7 @@ pub enum Cause {
     Deadline,
     /// The owner's lease ended: it crashed, stalled or lost the store.
     OwnerLost,
-    /// It was not begun, for the upstream is left alone or has no room: a pause, an open breaker, a full route.
+    /// It was not begun, for the upstream is left alone or has no room: a pause, an open breaker, a full route, no budget.
     HeldBack,
     /// The store did not take the step that has to come before the send.
     Store,
@@ -98,7 +98,7 @@ impl fmt::Display for Cause {
             }
             Self::Deadline => f.write_str("the deadline was over"),
             Self::OwnerLost => f.write_str("the gateway that owned the call went away"),
-            Self::HeldBack => f.write_str("a pause, an open breaker or a full route held it back"),
+            Self::HeldBack => f.write_str("a pause, an open breaker, a full route or an empty budget held it back"),
             Self::Store => f.write_str("the store did not take the step before the send"),
             Self::Unsendable => f.write_str("the call cannot be sent as it is stored"),
             Self::Other => f.write_str("a newer version of the gateway knows why"),
@@ -191,7 +191,7 @@ use StateName as S;
 /// Everything that may follow a state. A change to the same state (a renewal, a take-over) is not an edge.
 const fn followers(state: StateName) -> &'static [StateName] {
     match state {
-        S::Claimed => &[S::Sent, S::NotExecuted, S::Unknown, S::AwaitingApproval],
+        S::Claimed => &[S::Sent, S::Waiting, S::NotExecuted, S::Unknown, S::AwaitingApproval],
         S::AwaitingApproval => &[S::Waiting, S::Rejected],
         S::Sent => &[S::Succeeded, S::Failed, S::Waiting, S::NotExecuted, S::Unknown],
         S::Waiting => &[S::Sent, S::NotExecuted, S::Unknown],

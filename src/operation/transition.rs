@@ -236,7 +236,7 @@ impl Operation {
     /// An attempt is over and another may follow at `not_before`.
     ///
     /// # Errors
-    /// Nothing was sent.
+    /// It is not running.
     pub fn wait(&self, ended: Ended, not_before: Timestamp, lease: Duration, step: Step) -> Changed {
         self.waiting(ended, State::Waiting { not_before, lease: Some(Lease { until: step.now.after(lease) }) }, step)
     }
@@ -244,26 +244,38 @@ impl Operation {
     /// The same for a wait that nobody holds: whoever is there at `not_before` takes the operation over.
     ///
     /// # Errors
-    /// Nothing was sent.
+    /// It is not running.
     pub fn park(&self, ended: Ended, not_before: Timestamp, step: Step) -> Changed {
         self.waiting(ended, State::Waiting { not_before, lease: None }, step)
     }
 
-    /// The wait goes on until `not_before`, and nobody holds it any more.
+    /// Its owner, who has sent nothing, leaves it to whoever is there at `not_before`.
     ///
     /// # Errors
-    /// It does not wait.
+    /// It is not running.
     pub fn put_off(&self, not_before: Timestamp, step: Step) -> Changed {
-        if self.state.name() != StateName::Waiting {
-            return Err(self.illegal(StateName::Waiting));
-        }
-        let next = Self { state: State::Waiting { not_before, lease: None }, ..self.clone() };
-        Ok(self.same_state(next, EventKind::Waiting, step))
+        self.to_waiting(Self { state: State::Waiting { not_before, lease: None }, ..self.clone() }, step)
     }
 
     fn waiting(&self, ended: Ended, state: State, step: Step) -> Changed {
         let next = Self { state, ..self.ended(ended, step) };
-        self.to(next, EventKind::Waiting, step).map(|change| change.because(ended.cause))
+        self.to_waiting(next, step).map(|change| change.because(ended.cause))
+    }
+
+    fn to_waiting(&self, next: Self, step: Step) -> Changed {
+        match self.state.name() {
+            StateName::Waiting => Ok(self.same_state(next, EventKind::Waiting, step)),
+            StateName::Claimed | StateName::Sent => self.to(next, EventKind::Waiting, step),
+            StateName::AwaitingApproval
+            | StateName::Succeeded
+            | StateName::Failed
+            | StateName::NotExecuted
+            | StateName::Unknown
+            | StateName::Rejected
+            | StateName::Abandoned
+            | StateName::Compensating
+            | StateName::Compensated => Err(self.illegal(StateName::Waiting)),
+        }
     }
 
     /// A final answer. The receipt is kept whole, or `settled` says why it is not.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::retry::window::Window;
 
 /// How far back the ledger looks: as long as a floor may be saved up, and then spent at once.
-const SPAN: Duration = Duration::from_secs(5);
+pub const SPAN: Duration = Duration::from_secs(5);
 
 /// `routes.retry.budget`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

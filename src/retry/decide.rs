@@ -187,6 +187,16 @@ impl Situation {
         Decision::End { ending: self.with_promotion().ending(), stop: Some(stop) }
     }
 
+    /// The same where the retry could be made after `wait`, which ends no run that need not go on now.
+    pub fn put_off(&self, retry: Decision, wait: Duration, stop: Stop) -> Decision {
+        match retry {
+            Decision::Retry { wait: own, ended, new_connection, run, parked: _ } if self.may_park => {
+                Decision::Retry { wait: own.max(wait), ended, new_connection, run, parked: true }
+            }
+            Decision::Retry { .. } | Decision::End { .. } => self.stopped(stop),
+        }
+    }
+
     /// A pooled connection that died unused tells nothing about the upstream, and neither does a server that only lets
     /// go of a connection, so the retry costs no try and no wait.
     fn is_free(&self) -> bool {

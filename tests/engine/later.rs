@@ -26,8 +26,22 @@ async fn receipt(gateway: &Gateway, key: &str, wait: Duration) -> Answer {
 
 /// An operator ends all pauses.
 async fn forget_pauses(gateway: &Gateway) {
-    let all = PauseCommand { upstream: "payments".to_owned(), credential: None, wait: NOW };
+    pause(gateway, NOW).await;
+}
+
+/// An operator holds everybody back for so long.
+async fn pause(gateway: &Gateway, wait: Duration) {
+    let all = PauseCommand { upstream: "payments".to_owned(), credential: None, wait };
     gateway.engine.shared().gates.command(&*gateway.store, &all).await.unwrap();
+}
+
+/// Looks after everything each half minute, for so long.
+async fn sweep_for(gateway: &Gateway, time: Duration) {
+    for _ in 0..time.as_secs() / 30 {
+        sleep(secs(30)).await;
+        gateway.sweep().await;
+        gateway.is_idle().await;
+    }
 }
 
 /// A gateway whose call was accepted and is parked for ten minutes, sent once.
@@ -284,15 +298,110 @@ async fn calls_that_are_due_while_their_upstream_asks_for_less_are_put_off_and_m
         gateway.has_become(key, S::Waiting).await;
         forget_pauses(&gateway).await;
     }
-    for _ in 0..90 {
-        sleep(secs(30)).await;
-        gateway.sweep().await;
-        gateway.is_idle().await;
-    }
+    sweep_for(&gateway, secs(2700)).await;
     for key in ["a", "b", "c"] {
         gateway.has_become(key, S::Succeeded).await;
     }
     assert_eq!(gateway.upstream.seen().len(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_between_two_tries_puts_a_call_off_on_every_upstream() {
+    let busy = || answers(503).into();
+    for (setup, act) in [(Setup::UNSAFE, Act::Refuses), (Setup::WITH_KEY, Act::Refuses), (Setup::WITH_KEY, busy())] {
+        let gateway = Gateway::before(vec![act], Setup { retry: "base_interval = \"20s\"", ..setup });
+        assert_eq!(gateway.ask(Ask::keyed("k").respond_async(NOW)).await.status, 202);
+        pause(&gateway, TEN_MINUTES).await;
+        gateway.is_idle().await;
+        let before = gateway.upstream.seen().len();
+        let parked_until = gateway.kept("k").await.unwrap().operation.parked_until();
+        assert!(parked_until.is_some_and(|until| until.since(gateway.now()) > secs(500)), "{parked_until:?}");
+        sweep_for(&gateway, TEN_MINUTES + secs(90)).await;
+        gateway.has_become("k", S::Succeeded).await;
+        assert_eq!(gateway.upstream.seen().len(), before + 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_breaker_that_is_open_between_two_tries_puts_a_call_off() {
+    let busy = || answers(503).into();
+    for (setup, act) in [(Setup::UNSAFE, Act::Refuses), (Setup::WITH_KEY, Act::Refuses), (Setup::WITH_KEY, busy())] {
+        let gateway =
+            Gateway::before(vec![act], Setup { breaker: "consecutive_failures = 1\nopen_for = \"300s\"", ..setup });
+        assert_eq!(gateway.ask(Ask::keyed("k").respond_async(NOW)).await.status, 202);
+        gateway.is_idle().await;
+        let before = gateway.upstream.seen().len();
+        let parked_until = gateway.kept("k").await.unwrap().operation.parked_until();
+        assert!(parked_until.is_some_and(|until| until.since(gateway.now()) > secs(200)), "{parked_until:?}");
+        sweep_for(&gateway, secs(600)).await;
+        gateway.has_become("k", S::Succeeded).await;
+        assert_eq!(gateway.upstream.seen().len(), before + 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_lost_its_gateway_waits_for_the_end_of_a_pause() {
+    let slow = Act::ConnectsAfter(secs(60));
+    for (setup, act, sends) in [(Setup::UNSAFE, slow, 1), (Setup::WITH_KEY, Act::IsSilent, 2)] {
+        let gateway = Gateway::before(vec![act], Setup { lease: "1s", ..setup });
+        assert_eq!(gateway.ask(Ask::keyed("k").respond_async(NOW)).await.status, 202);
+        gateway.at(ms(10)).await;
+        gateway.store.goes_away();
+        gateway.at(secs(2)).await;
+        let heir = gateway.neighbour();
+        pause(&heir, TEN_MINUTES).await;
+        heir.sweep().await;
+        heir.is_idle().await;
+        heir.has_become("k", S::Waiting).await;
+        sweep_for(&heir, TEN_MINUTES + secs(90)).await;
+        heir.has_become("k", S::Succeeded).await;
+        assert_eq!(heir.upstream.seen().len(), sends);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_of_parked_calls_are_paid_for_by_the_budget() {
+    let setup = Setup { budget: "{ percent = 0, per_second = 3 }", ..Setup::UNSAFE };
+    let gateway = Gateway::before((0..20).map(|_| throttles("600")).collect(), setup);
+    for number in 0..20 {
+        let ask = Ask::keyed(&format!("k-{number}")).with("authorization", &format!("Bearer {number}"));
+        assert_eq!(gateway.ask(ask.respond_async(NOW)).await.status, 202);
+    }
+    gateway.is_idle().await;
+    gateway.at(TEN_MINUTES + secs(10)).await;
+    for (sends, refused) in [(35, 5), (40, 5)] {
+        gateway.sweep().await;
+        gateway.is_idle().await;
+        let budget = &gateway.engine.shared().gates.snapshot()["payments"].budget;
+        assert_eq!((gateway.upstream.seen().len(), budget.refused_retries), (sends, refused));
+        assert_eq!(budget.retries, if sends == 35 { 15 } else { 5 }, "of the last five seconds");
+        sleep(secs(6)).await;
+    }
+    for number in 0..20 {
+        gateway.has_become(&format!("k-{number}"), S::Succeeded).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_finds_no_budget_is_put_off_for_a_day_at_most() {
+    for (setup, act, end) in
+        [(Setup::UNSAFE, throttles("600"), S::NotExecuted), (Setup::WITH_KEY, answers(503).into(), S::Unknown)]
+    {
+        let gateway = Gateway::before(vec![act], Setup { budget: "{ percent = 0, per_second = 0 }", ..setup });
+        assert_eq!(gateway.ask(Ask::keyed("k").respond_async(NOW)).await.status, 202);
+        gateway.has_become("k", S::Waiting).await;
+        let before = gateway.upstream.seen().len();
+        sweep_for(&gateway, secs(900)).await;
+        let refused = gateway.engine.shared().gates.snapshot()["payments"].budget.refused_retries;
+        assert!(refused > 5, "{refused}");
+        gateway.has_become("k", S::Waiting).await;
+        assert_eq!(gateway.upstream.seen().len(), before);
+        gateway.at(secs(25 * 3600)).await;
+        gateway.sweep().await;
+        gateway.has_become("k", end).await;
+        assert!(gateway.kept("k").await.unwrap().operation.dead_letter().is_some());
+        assert_eq!(gateway.upstream.seen().len(), before);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,10 +15,10 @@ use crate::engine::Engine;
 use crate::operation::admission::Repeat;
 use crate::operation::outcome::Fact;
 use crate::operation::{Cause, Scope};
-use crate::retry::RetryPolicy;
 use crate::retry::decide::{LEAST_TRY, Stop};
 use crate::retry::pause::{SOON, Turn, Whom};
 use crate::retry::retry_after::Hint;
+use crate::retry::{RetryPolicy, budget};
 
 /// How long a canary has before one at another gateway may go.
 const CANARY: Duration = Duration::from_secs(3);
@@ -42,6 +42,8 @@ pub(in crate::engine) enum Refused {
     BreakerOpen(Option<Cause>, Duration),
     /// No place is free, and none in line for one.
     Full,
+    /// The budget does not pay for a retry.
+    OverBudget,
 }
 
 /// A pause is not over yet.
@@ -67,6 +69,7 @@ impl Refused {
         match self {
             Self::Paused(_, wait) | Self::BreakerOpen(_, wait) => *wait,
             Self::Full => Duration::from_secs(1),
+            Self::OverBudget => budget::SPAN,
         }
     }
 
@@ -77,6 +80,7 @@ impl Refused {
             Self::Paused(..) => Stop::Deadline,
             Self::BreakerOpen(..) => Stop::Breaker,
             Self::Full => Stop::Deadline,
+            Self::OverBudget => Stop::Budget,
         }
     }
 }

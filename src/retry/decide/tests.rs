@@ -258,6 +258,20 @@ fn the_first_stop_that_applies_is_the_one_told() {
 }
 
 #[test]
+fn what_may_wait_is_put_off_and_what_may_not_is_stopped() {
+    let long = Duration::from_secs(5);
+    let waits = Situation { may_park: true, ..first(status(503), Repeat::Harmless) };
+    let put_off = waits.put_off(decided(waits), long, Stop::Budget);
+    assert!(matches!(put_off, Decision::Retry { wait, parked: true, .. } if wait == long), "{put_off:?}");
+    let hurries = Situation { may_park: false, ..waits };
+    for situation in [waits, hurries] {
+        let ended = situation.put_off(situation.stopped(Stop::Vetoed), long, Stop::Budget);
+        assert_eq!(ended, situation.stopped(Stop::Budget));
+    }
+    assert_eq!(hurries.put_off(decided(hurries), long, Stop::Budget), hurries.stopped(Stop::Budget));
+}
+
+#[test]
 fn the_words_of_the_header() {
     let stops = [Stop::Exhausted, Stop::Vetoed, Stop::Unsafe, Stop::Body, Stop::HintTooLong, Stop::Deadline];
     let words = ["exhausted", "vetoed", "unsafe", "body", "hint-too-long", "deadline"];
