@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::config::{DuplicateWindow, Route, upstream_target};
 use crate::credential::is_credential;
 use crate::engine::buffers::Held;
-use crate::engine::gates::{Entrant, whom};
+use crate::engine::gates::{Entrant, may_probe, whom};
 use crate::operation::admission::{Repeat, ResendRule};
 use crate::operation::transition::Retention;
 use crate::operation::{Identity, KeySource, OperationId, Scope, StoredRequest};
@@ -129,7 +129,7 @@ impl NamedCall {
     pub(super) fn entrant(&self) -> Entrant {
         let Call { route, headers, deadline, scope, .. } = &self.call;
         Entrant {
-            repeat: self.repeat(),
+            may_probe: may_probe(self.repeat()),
             whom: whom(&route.upstream, headers.iter()),
             scope: scope.clone(),
             deadline: *deadline,

@@ -142,24 +142,24 @@ impl Upstream {
 
 impl Gate {
     /// Leave for an attempt where nothing holds it back.
-    pub fn admit_at_once(&self, repeat: Repeat) -> Option<Permit> {
+    pub fn admit_at_once(&self, may_probe: bool) -> Option<Permit> {
         if self.upstream.pausing.has_any() {
             return None;
         }
-        let mut permit = self.admit(repeat).ok()?;
+        let mut permit = self.admit(may_probe).ok()?;
         permit.place = Some(self.places.take_at_once()?);
         Some(permit)
     }
 
     /// Whether the breaker would let an attempt through by now, or how long until that is worth asking. It takes nothing.
-    fn look(&self, repeat: Repeat) -> Result<(), Duration> {
-        self.circuit.as_ref().map_or(Ok(()), |circuit| circuit.look(may_probe(repeat)))
+    fn look(&self, may_probe: bool) -> Result<(), Duration> {
+        self.circuit.as_ref().map_or(Ok(()), |circuit| circuit.look(may_probe))
     }
 
     /// Leave by the breaker, or how long until it is worth asking again.
-    fn admit(&self, repeat: Repeat) -> Result<Permit, Duration> {
+    fn admit(&self, may_probe: bool) -> Result<Permit, Duration> {
         let circuit = match &self.circuit {
-            Some(circuit) => Some((Arc::clone(circuit), circuit.admit(may_probe(repeat))?)),
+            Some(circuit) => Some((Arc::clone(circuit), circuit.admit(may_probe)?)),
             None => None,
         };
         Ok(Permit { circuit, canaries: Vec::new(), place: None, since: Instant::now() })
@@ -172,14 +172,14 @@ impl Gate {
         }
     }
 
-    /// What follows an attempt, as far as the gates let it.
-    pub fn decide(&self, situation: &Situation, policy: &RetryPolicy, entropy: &Entropy) -> Decision {
+    /// What follows an attempt, as far as the gates let it. `may_probe`: the call is no harm to anybody as a probe.
+    pub fn decide(&self, situation: &Situation, may_probe: bool, policy: &RetryPolicy, entropy: &Entropy) -> Decision {
         let decision = entropy.with(|rng| decide(situation, policy, rng));
         if matches!(decision, Decision::End { .. } | Decision::Retry { parked: true, .. }) {
             return decision;
         }
         // What may be put off goes as far as the gates at the end of its wait.
-        let open = self.circuit.as_ref().filter(|circuit| circuit.look(may_probe(situation.repeat)).is_err());
+        let open = self.circuit.as_ref().filter(|circuit| circuit.look(may_probe).is_err());
         if let Some(circuit) = open.filter(|_| !situation.may_park) {
             circuit.refused.add();
             return situation.stopped(Stop::Breaker);
@@ -239,7 +239,7 @@ impl Drop for Permit {
 }
 
 /// A probe is a call that comes to no harm if it runs twice.
-fn may_probe(repeat: Repeat) -> bool {
+pub(super) fn may_probe(repeat: Repeat) -> bool {
     repeat != Repeat::Unsafe
 }
 

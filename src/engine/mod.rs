@@ -47,7 +47,7 @@ use crate::engine::buffers::Buffers;
 use crate::engine::call::{Call, NamedCall};
 use crate::engine::conclusion::Conclusion;
 use crate::engine::flight::Flights;
-use crate::engine::gates::{Gate, Gates, Permit};
+use crate::engine::gates::{Gate, Gates, Permit, may_probe};
 use crate::engine::headroom::Headroom;
 use crate::engine::limits::{Limits, OverRate};
 use crate::engine::owner::Owner;
@@ -251,7 +251,7 @@ impl Engine {
             taken.map_err(|over| Box::new(refusal::rate_limited(named, so_far, over)))?;
         }
         let Some(lane) = self.lane(route) else { return Ok(None) };
-        if let Some(permit) = lane.gate.admit_at_once(named.repeat()) {
+        if let Some(permit) = lane.gate.admit_at_once(may_probe(named.repeat())) {
             return Ok(Some(permit));
         }
         let Some(so_far) = self.before_send(named).await.map_err(no_store)? else { return Ok(None) };

@@ -15,7 +15,7 @@ use crate::engine::attempt::{
     ATTEMPT, UNASKED, freshness, from_upstream, insert, is_over, is_stream, meant_status, route_lines,
     tell_what_is_left,
 };
-use crate::engine::gates::{Came, Entrant, Permit, Place, Refused, whom};
+use crate::engine::gates::{Came, Entrant, Permit, Place, Refused, may_probe, whom};
 use crate::engine::judge::Judgement;
 use crate::engine::problem::{Code, Problem};
 use crate::engine::{Engine, Lane, refusal};
@@ -60,6 +60,7 @@ pub struct Passage {
 struct Progress {
     uri: Uri,
     repeat: Repeat,
+    may_probe: bool,
     tries: decide::Run,
     /// Of these tries, those that had a connection to send on.
     sends: u32,
@@ -152,11 +153,11 @@ impl Engine {
 
     /// A call that nobody records waits for a pause, before its first attempt and between two.
     async fn admit_passage(&self, lane: &Lane, passage: &Passage, progress: &Progress) -> Result<Permit, Refused> {
-        if let Some(permit) = lane.gate.admit_at_once(progress.repeat) {
+        if let Some(permit) = lane.gate.admit_at_once(progress.may_probe) {
             return Ok(permit);
         }
         let entrant = Entrant {
-            repeat: progress.repeat,
+            may_probe: progress.may_probe,
             whom: passage.whom(),
             scope: passage.scope.clone(),
             deadline: passage.deadline,
@@ -181,24 +182,26 @@ impl Engine {
             left: passage.deadline.saturating_duration_since(Instant::now()),
             run: progress.tries,
         };
-        lane.gate.decide(&situation, &passage.route.retry, &self.shared.entropy)
+        lane.gate.decide(&situation, progress.may_probe, &passage.route.retry, &self.shared.entropy)
     }
 }
 
 /// A with-key upstream that gets no key is an unsafe one for all but reads. A switch that was begun is not begun anew,
 /// for nobody knows what the first one opened.
 fn prepare(passage: &mut Passage) -> Option<Progress> {
-    let route = passage.route.clone();
+    let (route, switches) = (passage.route.clone(), passage.headers.contains_key(UPGRADE));
     let own = route_lines(&passage.headers, &route, passage.key.as_deref())?;
     insert(&mut passage.headers, own);
     let key_header = route.key.header_upstream();
     let repeat = match route.repeat_for(&passage.method) {
-        _ if passage.headers.contains_key(UPGRADE) => Repeat::Unsafe,
+        _ if switches => Repeat::Unsafe,
         _ if !passage.headers.contains_key(key_header) => route.repeat_without_key(&passage.method),
         repeat => repeat,
     };
-    let uri = passage.target.parse().ok()?;
-    Some(Progress { uri, repeat, tries: decide::Run::default(), sends: 0, may_have_run: false, new_connection: false })
+    // A read changes nothing, whatever its route says of repeats.
+    let may_probe = may_probe(repeat) || (passage.unguarded.is_none() && !switches);
+    let (uri, tries) = (passage.target.parse().ok()?, decide::Run::default());
+    Some(Progress { uri, repeat, may_probe, tries, sends: 0, may_have_run: false, new_connection: false })
 }
 
 async fn attempt(lane: &Lane, passage: &Passage, progress: &mut Progress, permit: &mut Permit) -> Tried {

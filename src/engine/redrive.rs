@@ -10,7 +10,7 @@ use crate::config::Route;
 use crate::engine::Engine;
 use crate::engine::call::{resend_rule, retention};
 use crate::engine::flight::{Pilot, Seat};
-use crate::engine::gates::{Entrant, Permit, whom};
+use crate::engine::gates::{Entrant, Permit, may_probe, whom};
 use crate::engine::owner::ADOPTIONS;
 use crate::engine::problem::{Code, Problem};
 use crate::engine::recover::{Alone, method};
@@ -109,7 +109,7 @@ impl Engine {
         request: &StoredRequest,
     ) -> Result<Permit, Problem> {
         let entrant = Entrant {
-            repeat: resend_rule(route, &method(request), &operation.identity).repeat,
+            may_probe: may_probe(resend_rule(route, &method(request), &operation.identity).repeat),
             whom: whom(&route.upstream, request.headers.iter()),
             scope: operation.identity.scope.clone(),
             deadline: Instant::now() + LEAST_TRY + SOON,

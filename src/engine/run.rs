@@ -20,7 +20,7 @@ use crate::engine::call::{resend_rule, retention};
 use crate::engine::claim::FirstCaller;
 use crate::engine::conclusion::Conclusion;
 use crate::engine::flight::Pilot;
-use crate::engine::gates::{Came, Entrant, Permit, Refused};
+use crate::engine::gates::{Came, Entrant, Permit, Refused, may_probe};
 use crate::engine::owner::{Owner, WriteError};
 use crate::engine::refusal;
 use crate::engine::report::Told;
@@ -210,10 +210,10 @@ impl<'a> Run<'a> {
 
     /// A retry waits for a pause and not for a breaker: there its upstream's last answer is worth more to the caller.
     async fn admit(&mut self) -> Result<(), Refused> {
-        self.permit = self.lane.gate.admit_at_once(self.rule.repeat);
+        self.permit = self.lane.gate.admit_at_once(may_probe(self.rule.repeat));
         if self.permit.is_none() {
             let entrant = Entrant {
-                repeat: self.rule.repeat,
+                may_probe: may_probe(self.rule.repeat),
                 whom: self.whom(),
                 scope: self.owner.operation.identity.scope.clone(),
                 deadline: self.deadline,
@@ -265,7 +265,7 @@ impl<'a> Run<'a> {
             left: self.deadline.saturating_duration_since(Instant::now()),
             run: self.tries,
         };
-        self.lane.gate.decide(&situation, &self.route.retry, entropy)
+        self.lane.gate.decide(&situation, may_probe(situation.repeat), &self.route.retry, entropy)
     }
 
     /// The wait is in the record before it begins, so that whoever takes over keeps to it. Where nothing was sent and

@@ -16,8 +16,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(1);
 /// Probes in a row that have to end well.
 const PROBES: u32 = 2;
-/// After so long without a call that may be a probe, one that must not run twice is: an upstream that gets no others would
-/// stay shut out for ever.
+/// So long after the time in which nothing is sent, a call that must not run twice is a probe, too: an upstream that gets no
+/// others would stay shut out for ever.
 const LAST_RESORT: Duration = Duration::from_secs(60);
 
 /// `[routes.breaker]`.
@@ -45,6 +45,8 @@ pub struct FailureRate {
 pub enum Health {
     Well,
     Failed,
+    /// Failed, and nothing can have run: no connection, or a rule says so.
+    Unreached,
     /// Nothing, or nothing about how well it is.
     Unclear,
 }
@@ -58,14 +60,25 @@ pub struct Breaker {
     generation: u64,
     /// In a row, without a close in between.
     openings: u32,
-    attempts: Window,
+    /// All, those that failed, and of these those in which nothing can have run.
+    attempts: Window<3>,
+    /// When a call last asked that may be a probe in any case.
+    harmless_at: Option<Duration>,
 }
 
+/// `any_from`: the moment from which a call that must not run twice may be a probe as well.
 #[derive(Clone, Copy, Debug)]
 enum State {
-    Closed { failures: u32 },
-    Open { until: Duration },
-    HalfOpen { is_probing: bool, well: u32, since: Duration },
+    Closed { row: Failures },
+    Open { until: Duration, any_from: Duration },
+    HalfOpen { is_probing: bool, well: u32, any_from: Duration },
+}
+
+/// In a row, or within a window.
+#[derive(Clone, Copy, Debug, Default)]
+struct Failures {
+    all: u64,
+    unreached: u64,
 }
 
 /// Leave for one attempt.
@@ -88,7 +101,8 @@ impl Breaker {
     pub fn new(policy: BreakerPolicy) -> Self {
         let span = policy.failure_rate.map_or(LONGEST, |rate| rate.window);
         let attempts = Window::new(span);
-        Self { policy, state: State::Closed { failures: 0 }, generation: 0, openings: 0, attempts }
+        let state = State::Closed { row: Failures::default() };
+        Self { policy, state, generation: 0, openings: 0, attempts, harmless_at: None }
     }
 
     /// Leave for an attempt. `may_probe`: no harm comes of it if the upstream takes it and fails.
@@ -96,28 +110,44 @@ impl Breaker {
     /// # Errors
     /// How long until it is worth asking again.
     pub fn admit(&mut self, may_probe: bool, now: Duration) -> Result<Ticket, Duration> {
-        match &mut self.state {
-            State::Closed { .. } => return Ok(Ticket { generation: self.generation, is_probe: false }),
-            State::Open { until } if now < *until => return Err(*until - now),
-            State::Open { until } => {
-                self.state = State::HalfOpen { is_probing: false, well: 0, since: *until };
+        self.look(may_probe, now)?;
+        let is_probe = match &mut self.state {
+            State::Closed { .. } => false,
+            State::Open { any_from, .. } => {
+                self.state = State::HalfOpen { is_probing: true, well: 0, any_from: *any_from };
+                true
             }
-            State::HalfOpen { .. } => {}
-        }
-        let State::HalfOpen { is_probing, since, .. } = &mut self.state else { return Err(SOON) };
-        if *is_probing || !(may_probe || now.saturating_sub(*since) >= LAST_RESORT) {
-            return Err(SOON);
-        }
-        *is_probing = true;
-        Ok(Ticket { generation: self.generation, is_probe: true })
+            State::HalfOpen { is_probing, .. } => {
+                *is_probing = true;
+                true
+            }
+        };
+        Ok(Ticket { generation: self.generation, is_probe })
     }
 
     /// Whether an attempt would get leave by now. It takes nothing.
     ///
     /// # Errors
     /// How long until it is worth asking again.
-    pub fn look(&self, may_probe: bool, now: Duration) -> Result<(), Duration> {
-        self.clone().admit(may_probe, now).map(drop)
+    pub fn look(&mut self, may_probe: bool, now: Duration) -> Result<(), Duration> {
+        if may_probe {
+            self.harmless_at = Some(now);
+        }
+        let (soonest, any_from) = match self.state {
+            State::Closed { .. } => return Ok(()),
+            State::Open { until, any_from } => (until.saturating_sub(now), any_from),
+            State::HalfOpen { is_probing, any_from, .. } => (if is_probing { SOON } else { Duration::ZERO }, any_from),
+        };
+        let left = any_from.saturating_sub(now);
+        if !may_probe && !left.is_zero() {
+            return Err(left.min(soonest.max(SOON).max(self.quiet(now))));
+        }
+        if soonest.is_zero() { Ok(()) } else { Err(soonest) }
+    }
+
+    /// For as long as no call has come that may be a probe, the next one is not to be counted upon.
+    fn quiet(&self, now: Duration) -> Duration {
+        self.harmless_at.map_or(Duration::MAX, |at| now.saturating_sub(at))
     }
 
     /// What came of an attempt. `spread` draws a number in `0..=40`: by so many hundredths, less twenty, an opening differs
@@ -126,16 +156,16 @@ impl Breaker {
         if ticket.generation != self.generation {
             return false;
         }
-        let opens = match (&mut self.state, health) {
-            (State::Closed { .. } | State::Open { .. }, Health::Unclear) | (State::Open { .. }, _) => false,
-            (State::Closed { failures }, health) => {
-                *failures = if health == Health::Failed { failures.saturating_add(1) } else { 0 };
-                let in_a_row = *failures;
-                self.is_too_much(health, in_a_row, now)
+        let failures = match (&mut self.state, health) {
+            (State::Closed { .. } | State::Open { .. }, Health::Unclear) | (State::Open { .. }, _) => None,
+            (State::Closed { row }, health) => {
+                *row = row.and(health);
+                let row = *row;
+                self.too_many(row, health, now)
             }
             (State::HalfOpen { is_probing, .. }, Health::Unclear) => {
                 *is_probing &= !ticket.is_probe;
-                false
+                None
             }
             (State::HalfOpen { is_probing, well, .. }, Health::Well) => {
                 *is_probing &= !ticket.is_probe;
@@ -143,14 +173,14 @@ impl Breaker {
                 if *well >= PROBES {
                     self.close();
                 }
-                false
+                None
             }
-            (State::HalfOpen { .. }, Health::Failed) => true,
+            (State::HalfOpen { .. }, Health::Failed | Health::Unreached) => Some(Failures::default().and(health)),
         };
-        if opens {
-            self.open(now, spread());
+        if let Some(failures) = failures {
+            self.open(failures, now, spread());
         }
-        opens
+        failures.is_some()
     }
 
     /// The attempt was never made, or nobody waited for its end.
@@ -166,32 +196,49 @@ impl Breaker {
     pub fn shown(&self, now: Duration) -> (&'static str, Duration) {
         match self.state {
             State::Closed { .. } => ("closed", Duration::ZERO),
-            State::Open { until } if now < until => ("open", until - now),
+            State::Open { until, .. } if now < until => ("open", until - now),
             State::Open { .. } | State::HalfOpen { .. } => ("half-open", Duration::ZERO),
         }
     }
 
-    fn is_too_much(&mut self, health: Health, in_a_row: u32, now: Duration) -> bool {
-        let failed = health == Health::Failed;
-        let by_row = self.policy.consecutive_failures > 0 && in_a_row >= self.policy.consecutive_failures;
-        let Some(rate) = self.policy.failure_rate else { return by_row };
-        self.attempts.add([1, u64::from(failed)], now);
-        let [all, failures] = self.attempts.sums(now);
-        let is_enough = all >= u64::from(rate.minimum_calls);
-        by_row || (failed && is_enough && failures * 100 >= all * u64::from(rate.percent))
+    /// Those that open it, if this attempt does.
+    fn too_many(&mut self, row: Failures, health: Health, now: Duration) -> Option<Failures> {
+        let by_row = self.policy.consecutive_failures > 0 && row.all >= u64::from(self.policy.consecutive_failures);
+        let Some(rate) = self.policy.failure_rate else { return by_row.then_some(row) };
+        let Failures { all: failed, unreached } = Failures::default().and(health);
+        self.attempts.add([1, failed, unreached], now);
+        let [attempts, all, unreached] = self.attempts.sums(now);
+        let is_enough = attempts >= u64::from(rate.minimum_calls);
+        let by_rate = failed > 0 && is_enough && all * 100 >= attempts * u64::from(rate.percent);
+        by_row.then_some(row).or(by_rate.then_some(Failures { all, unreached }))
     }
 
-    fn open(&mut self, now: Duration, spread: u32) {
+    fn open(&mut self, by: Failures, now: Duration, spread: u32) {
         let most = LONGEST.max(self.policy.open_for);
         let length = self.policy.open_for.saturating_mul(2_u32.saturating_pow(self.openings)).min(most);
         let length = length.saturating_mul(80 + spread.min(40)) / 100;
-        self.state = State::Open { until: now.saturating_add(length) };
+        let until = now.saturating_add(length);
+        // Where nothing arrives, no call is more in doubt than another.
+        let wait = if by.all == by.unreached { Duration::ZERO } else { LAST_RESORT };
+        self.state = State::Open { until, any_from: until.saturating_add(wait) };
         (self.generation, self.openings) = (self.generation + 1, self.openings.saturating_add(1));
     }
 
     fn close(&mut self) {
         let generation = self.generation + 1;
-        *self = Self { generation, ..Self::new(self.policy) };
+        *self = Self { generation, harmless_at: self.harmless_at, ..Self::new(self.policy) };
+    }
+}
+
+impl Failures {
+    /// With one more attempt behind them.
+    fn and(self, health: Health) -> Self {
+        let unreached = match health {
+            Health::Failed => 0,
+            Health::Unreached => 1,
+            Health::Well | Health::Unclear => return Self::default(),
+        };
+        Self { all: self.all.saturating_add(1), unreached: self.unreached.saturating_add(unreached) }
     }
 }
 
@@ -200,7 +247,7 @@ impl Breaker {
 pub fn health(fact: &Fact, had_its_time: bool) -> Health {
     match fact {
         Fact::NotSent { reused_connection: true, .. } | Fact::TurnedAway => Health::Unclear,
-        Fact::NotSent { cause: Cause::Connect, .. } => Health::Failed,
+        Fact::NotSent { cause: Cause::Connect, .. } => Health::Unreached,
         // The deadline, or something of ours.
         Fact::NotSent { .. } => Health::Unclear,
         Fact::Silent(Silence::Timeout) if !had_its_time => Health::Unclear,
@@ -210,7 +257,8 @@ pub fn health(fact: &Fact, had_its_time: bool) -> Health {
         Fact::Final { status: 511 } => Health::Failed,
         Fact::Ruled { status, meaning, .. } => match meaning {
             Meaning::Executed | Meaning::Failed | Meaning::Denied => Health::Well,
-            Meaning::NotExecuted | Meaning::Unknown if *status >= 500 => Health::Failed,
+            Meaning::NotExecuted if *status >= 500 => Health::Unreached,
+            Meaning::Unknown if *status >= 500 => Health::Failed,
             Meaning::NotExecuted | Meaning::Unknown | Meaning::Busy | Meaning::Throttled => Health::Unclear,
         },
         Fact::Cut { .. } | Fact::Refused { .. } | Fact::Misdirected | Fact::Denied { .. } | Fact::Final { .. } => {

@@ -20,7 +20,7 @@ pub struct Budget {
 
 /// First attempts and retries of one upstream in the last seconds, whatever route they took.
 #[derive(Clone, Debug)]
-pub struct Ledger(Window);
+pub struct Ledger(Window<2>);
 
 impl Ledger {
     /// Nothing was sent yet.

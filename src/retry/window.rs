@@ -4,50 +4,53 @@ use std::time::Duration;
 
 const SLOTS: usize = 10;
 
-/// Two counts of what happened within a span of time that ends now.
+/// Counts of what happened within a span of time that ends now.
 #[derive(Clone, Debug)]
-pub struct Window {
+pub struct Window<const N: usize> {
     slot_millis: u64,
-    slots: [Slot; SLOTS],
+    slots: [Slot<N>; SLOTS],
 }
 
 /// A tenth of the span.
-#[derive(Clone, Copy, Debug, Default)]
-struct Slot {
+#[derive(Clone, Copy, Debug)]
+struct Slot<const N: usize> {
     /// Which one since the process began.
     number: u64,
-    counts: [u64; 2],
+    counts: [u64; N],
 }
 
-impl Window {
+impl<const N: usize> Window<N> {
     /// Nothing counted yet. A span of less than ten milliseconds counts as that.
     pub fn new(span: Duration) -> Self {
-        Self { slot_millis: (millis(span) / SLOTS as u64).max(1), slots: [Slot::default(); SLOTS] }
+        Self { slot_millis: (millis(span) / SLOTS as u64).max(1), slots: [Slot { number: 0, counts: [0; N] }; SLOTS] }
     }
 
-    /// Counts `first` and `second`.
-    pub fn add(&mut self, [first, second]: [u64; 2], now: Duration) {
+    pub fn add(&mut self, counts: [u64; N], now: Duration) {
         let number = self.number(now);
         for slot in self.slots.iter_mut().skip((number % SLOTS as u64) as usize).take(1) {
             if slot.number != number {
-                *slot = Slot { number, counts: [0; 2] };
+                *slot = Slot { number, counts: [0; N] };
             }
-            slot.counts[0] += first;
-            slot.counts[1] += second;
+            slot.counts = sum(slot.counts, counts);
         }
     }
 
     /// What was counted within the span.
-    pub fn sums(&self, now: Duration) -> [u64; 2] {
+    pub fn sums(&self, now: Duration) -> [u64; N] {
         let number = self.number(now);
         let live = self.slots.iter().filter(|slot| slot.number + SLOTS as u64 > number);
-        live.fold([0; 2], |[first, second], slot| [first + slot.counts[0], second + slot.counts[1]])
+        live.fold([0; N], |sums, slot| sum(sums, slot.counts))
     }
 
     /// From one on, so that a slot that was never used counts as old.
     fn number(&self, now: Duration) -> u64 {
         millis(now) / self.slot_millis + SLOTS as u64
     }
+}
+
+fn sum<const N: usize>(mut counts: [u64; N], more: [u64; N]) -> [u64; N] {
+    counts.iter_mut().zip(more).for_each(|(count, more)| *count += more);
+    counts
 }
 
 fn millis(duration: Duration) -> u64 {

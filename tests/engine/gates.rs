@@ -1,9 +1,16 @@
 //! What an outage costs: its upstream, and the callers.
 
-use oncegate::engine::answer::Execution;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use oncegate::engine::answer::{Content, Execution};
+use oncegate::engine::pass::Passage;
 use oncegate::engine::problem::Code;
-use oncegate::operation::StateName as S;
+use oncegate::operation::{Scope, StateName as S};
 use oncegate::retry::decide::Stop;
+use oncegate::upstream::SendBody;
+use tokio::time::Instant;
 
 use crate::rig::upstream::{GRPC_END, grpc_stream};
 use crate::rig::{Act, Ask, Gateway, Setup, Told, answers, ms, secs};
@@ -123,6 +130,63 @@ async fn a_call_that_must_not_run_twice_is_no_probe() {
     assert_eq!(gateway.upstream.seen().len(), 5);
     gateway.at(secs(71)).await;
     assert_eq!(gateway.call("k").await.status, 201, "where nothing else comes, one of them is, after a minute");
+}
+
+/// A caller who does as he is told comes back once.
+#[tokio::test(start_paused = true)]
+async fn what_a_shut_out_caller_is_told_is_true() {
+    let acts: [(fn() -> Act, _); 2] = [(|| answers(502).into(), secs(60)), (|| Act::Refuses, ms(1))];
+    for (act, least) in acts {
+        let unsafe_calls = Setup { breaker: BREAKER.breaker, ..once(Setup::UNSAFE) };
+        let gateway = Gateway::before(always(5, act), unsafe_calls);
+        fail(&gateway).await;
+        for begin in [ms(500), secs(3)] {
+            gateway.at(begin).await;
+            let told = gateway.call("k").await;
+            assert_eq!(told.problem(), (503, Some(Code::BreakerOpen)));
+            let wait = told.retry_after.unwrap();
+            assert!(wait >= least && wait <= least + secs(6), "{wait:?}");
+            if begin > secs(1) {
+                gateway.at(begin + wait).await;
+            }
+        }
+        assert_eq!(gateway.call("k").await.status, 201);
+        assert_eq!(gateway.call("l").await.status, 201, "and the second one closes it");
+    }
+}
+
+/// A GET, and what its caller is told.
+async fn read(gateway: &Gateway) -> u16 {
+    let passage = Passage {
+        route: Arc::clone(gateway.route()),
+        scope: Scope::none(),
+        method: Method::GET,
+        target: "/v1/charges".to_owned(),
+        headers: HeaderMap::new(),
+        body: SendBody::Full(Bytes::new()),
+        interim: None,
+        key: None,
+        unguarded: None,
+        deadline: Instant::now() + secs(60),
+    };
+    match gateway.engine.unguarded(passage).await.content {
+        Content::Upstream { status, .. } => status.as_u16(),
+        Content::Problem(problem) => problem.status,
+        Content::Accepted => 202,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_is_a_probe_on_every_route() {
+    for setup in [Setup::UNSAFE, Setup::WITH_KEY] {
+        let gateway =
+            Gateway::before(always(5, || answers(502).into()), Setup { breaker: BREAKER.breaker, ..once(setup) });
+        fail(&gateway).await;
+        assert_eq!(read(&gateway).await, 503);
+        gateway.at(secs(10)).await;
+        assert_eq!((read(&gateway).await, read(&gateway).await), (201, 201));
+        assert_eq!(gateway.call("k").await.status, 201, "it is closed");
+    }
 }
 
 #[tokio::test(start_paused = true)]

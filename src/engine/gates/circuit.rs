@@ -47,7 +47,7 @@ impl Circuit {
     /// `cause`: what came of the attempt, in the words for operators.
     pub(super) fn report(&self, ticket: Ticket, health: Health, cause: Cause, entropy: &Entropy) {
         let spread = || u32::try_from(entropy.up_to(40)).unwrap_or(0);
-        if health == Health::Failed {
+        if matches!(health, Health::Failed | Health::Unreached) {
             *locked(&self.last_failure) = Some(cause);
         }
         let (upstream, now) = (&self.upstream, self.now());

@@ -12,7 +12,6 @@ use super::{Gate, Permit, Place, Upstream};
 use crate::config;
 use crate::credential::{holder_lines, is_cookie};
 use crate::engine::Engine;
-use crate::operation::admission::Repeat;
 use crate::operation::outcome::Fact;
 use crate::operation::{Cause, Scope};
 use crate::retry::decide::{LEAST_TRY, Stop};
@@ -25,7 +24,8 @@ const CANARY: Duration = Duration::from_secs(3);
 
 /// Who wants to send.
 pub(in crate::engine) struct Entrant {
-    pub repeat: Repeat,
+    /// It may find out whether an upstream that failed is well again.
+    pub may_probe: bool,
     pub whom: Whom,
     pub scope: Scope,
     pub deadline: Instant,
@@ -91,10 +91,10 @@ impl Engine {
         loop {
             let canaries = self.wait_for_turns(&gate.upstream.pausing, entrant).await?;
             // Nobody stands in line for what is shut, and nobody takes the breaker's ticket into the line with him.
-            gate.look(entrant.repeat).map_err(|wait| gate.refused(wait))?;
+            gate.look(entrant.may_probe).map_err(|wait| gate.refused(wait))?;
             let (place, canaries) = take_place(gate, entrant, canaries).await?;
             if let Ok(canaries) = self.ask_again(&gate.upstream.pausing, entrant, canaries).await {
-                let mut permit = gate.admit(entrant.repeat).map_err(|wait| gate.refused(wait))?;
+                let mut permit = gate.admit(entrant.may_probe).map_err(|wait| gate.refused(wait))?;
                 (permit.canaries, permit.place) = (canaries, Some(place));
                 return Ok(permit);
             }

@@ -312,7 +312,9 @@ pub(super) const BREAKER_OPEN: Entry = Entry {
     advice: "Wait as Retry-After says and send the same call again; nothing was sent.",
     explanation: "The service failed several times in a row (or too often, with failure_percent), so the gateway sends it \
                   nothing until open_for of [routes.breaker] is over. Then one call at a time, of those that come to no \
-                  harm if they run twice, finds out whether it is well again. Nothing was sent and nothing was stored.",
+                  harm if they run twice, finds out whether it is well again. Others wait for that, or for one minute \
+                  more and find out themselves; not where the service could not be reached at all, for then any call \
+                  finds out at once. Retry-After is how long that is. Nothing was sent and nothing was stored.",
     retryable: true,
     look_up: false,
 };

@@ -108,12 +108,57 @@ fn a_probe_that_is_let_go_counts_and_frees_no_place_but_its_own() {
 
 #[test]
 fn what_must_not_run_twice_is_a_probe_only_where_nothing_else_comes() {
-    let mut breaker = opened(BUILT_IN);
-    for at in 5..65 {
-        assert_eq!(breaker.admit(false, secs(at)), Err(SOON), "{at}");
+    let mut breaker = Breaker::new(BUILT_IN);
+    let tickets: Vec<_> = (0..5).map(|_| breaker.admit(false, secs(0)).unwrap()).collect();
+    for ticket in tickets {
+        breaker.report(ticket, Health::Failed, secs(0), || 20);
     }
-    assert!(breaker.admit(false, secs(65)).unwrap().is_probe);
-    assert_eq!(breaker.admit(false, secs(65)), Err(SOON));
+    for at in 0..65 {
+        assert_eq!(breaker.admit(false, secs(at)), Err(secs(65 - at)), "what is left until it may");
+    }
+    let probe = breaker.admit(false, secs(65)).unwrap();
+    assert_eq!((probe.is_probe, breaker.admit(false, secs(65))), (true, Err(SOON)));
+    breaker.report(probe, Health::Well, secs(66), || 20);
+    assert!(breaker.admit(false, secs(66)).unwrap().is_probe);
+}
+
+#[test]
+fn where_harmless_calls_come_the_others_are_told_to_come_soon_after_them() {
+    let mut breaker = opened(BUILT_IN);
+    assert_eq!(breaker.admit(false, secs(1)), Err(secs(4)));
+    assert_eq!(breaker.admit(true, secs(4)), Err(secs(1)));
+    assert_eq!(breaker.admit(false, secs(5)), Err(SOON));
+    for (at, wait) in [(6, 2), (12, 8), (30, 26), (60, 5), (64, 1)] {
+        assert_eq!(breaker.admit(false, secs(at)), Err(secs(wait)), "at {at}");
+    }
+}
+
+#[test]
+fn where_no_failure_reached_the_upstream_any_call_may_be_the_probe() {
+    let refused = |breaker: &mut Breaker, healths: &[Health]| {
+        let tickets: Vec<_> = healths.iter().map(|_| breaker.admit(false, secs(0)).unwrap()).collect();
+        for (ticket, health) in tickets.into_iter().zip(healths) {
+            breaker.report(ticket, *health, secs(0), || 20);
+        }
+        (breaker.look(false, secs(1)), breaker.look(false, secs(5)))
+    };
+    let (all, one_did) = (Health::Unreached, Health::Failed);
+    let at_once = (Err(secs(4)), Ok(()));
+    let late = (Err(secs(64)), Err(secs(60)));
+    assert_eq!(refused(&mut Breaker::new(BUILT_IN), &[all; 5]), at_once);
+    assert_eq!(refused(&mut Breaker::new(BUILT_IN), &[all, all, one_did, all, all]), late);
+    assert_eq!(refused(&mut Breaker::new(BUILT_IN), &[one_did, Health::Well, all, all, all, all, all]), at_once);
+    assert_eq!(refused(&mut Breaker::new(BY_RATE), &[all; 20]), at_once);
+    let mut mixed = [all; 20];
+    mixed[0] = one_did;
+    assert_eq!(refused(&mut Breaker::new(BY_RATE), &mixed), late);
+
+    let mut breaker = Breaker::new(BUILT_IN);
+    assert_eq!(refused(&mut breaker, &[all; 5]), at_once);
+    let probe = breaker.admit(false, secs(5)).unwrap();
+    assert_eq!(breaker.admit(false, secs(5)), Err(SOON), "one at a time");
+    assert!(breaker.report(probe, one_did, secs(6), || 20), "this one reached it");
+    assert_eq!(breaker.look(false, secs(16)), Err(secs(60)));
 }
 
 #[test]
@@ -164,6 +209,8 @@ fn gateways_that_opened_together_do_not_come_back_together() {
 #[test]
 fn only_what_blames_the_upstream_is_a_failure() {
     let of = |outcome| health(&classify(&outcome), true);
+    let by_rule = |meaning| health(&Fact::Ruled { status: 503, meaning, cut: false }, true);
+    assert_eq!((by_rule(Meaning::Unknown), by_rule(Meaning::NotExecuted)), (Health::Failed, Health::Unreached));
     for status in [500, 502, 503, 504, 511, 520, 521, 522, 523, 524, 599] {
         assert_eq!(of(Outcome::Answer { status }), Health::Failed, "{status}");
     }
@@ -174,7 +221,7 @@ fn only_what_blames_the_upstream_is_a_failure() {
         assert_eq!(of(Outcome::Answer { status }), Health::Unclear, "{status}");
     }
     let unsent = |cause, reused_connection| of(Outcome::NotSent { cause, reused_connection });
-    assert_eq!(unsent(Cause::Connect, false), Health::Failed);
+    assert_eq!(unsent(Cause::Connect, false), Health::Unreached);
     assert_eq!((unsent(Cause::Connect, true), unsent(Cause::Deadline, false)), (Health::Unclear, Health::Unclear));
     assert_eq!((of(Outcome::TurnedAway), of(Outcome::BadHead)), (Health::Unclear, Health::Failed));
     let timeout = classify(&Outcome::Silent(Silence::Timeout));
