@@ -178,6 +178,10 @@ impl Common {
 
     /// Serves agents on one socket until the process stops.
     async fn serve(&self, engine: Arc<Engine>, socket: TcpListener) -> Result<(), AppError> {
+        // What was held back before a restart is so from the first call on.
+        if let Err(error) = engine.look_at_pauses().await {
+            tracing::debug!(%error, "no look at the pauses that the store has");
+        }
         let limits = (&self.shared.config.server).into();
         let certificates = self.certificates.as_ref().map(watch::Sender::subscribe);
         let listener = Listener::new(socket, limits, Arc::clone(&self.places), self.stop.clone())?;

@@ -1,4 +1,5 @@
-//! What a store of one process says about calls that are held back: gone with the process, for nobody else asks.
+//! What a store of one process says about calls that are held back, in its memory, for it is asked often. A file keeps it,
+//! too.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,6 +11,14 @@ use crate::clock::Timestamp;
 pub(super) struct Held(Mutex<BTreeMap<String, Timestamp>>);
 
 impl Held {
+    pub(super) fn of(names: Vec<(String, Timestamp)>) -> Self {
+        Self(Mutex::new(names.into_iter().collect()))
+    }
+
+    pub(super) fn until(&self, name: &str) -> Option<Timestamp> {
+        self.names().get(name).copied()
+    }
+
     pub(super) fn hold(&self, name: &str, until: Timestamp, now: Timestamp) {
         let mut held = self.names();
         held.retain(|_, until| *until > now);
@@ -26,15 +35,17 @@ impl Held {
         known
     }
 
-    pub(super) fn replace(&self, name: &str, known: Timestamp, until: Option<Timestamp>) {
+    /// False if its end is not `known` any more, and then nothing is changed.
+    pub(super) fn replace(&self, name: &str, known: Timestamp, until: Option<Timestamp>) -> bool {
         let mut names = self.names();
-        if names.get(name) != Some(&known) {
-            return;
+        let is_known = names.get(name) == Some(&known);
+        if is_known {
+            match until {
+                Some(until) => names.insert(name.to_owned(), until),
+                None => names.remove(name),
+            };
         }
-        match until {
-            Some(until) => names.insert(name.to_owned(), until),
-            None => names.remove(name),
-        };
+        is_known
     }
 
     pub(super) fn all(&self, now: Timestamp) -> Vec<(String, Timestamp)> {

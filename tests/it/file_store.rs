@@ -74,6 +74,24 @@ async fn when_all_is_over_no_row_is_left_and_its_space_is_used_again() {
 }
 
 #[tokio::test]
+async fn what_is_held_back_is_so_after_the_next_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.db");
+    let store = open_file(&path).unwrap();
+    let (until, later) = (store.now().after(HOUR / 2), store.now().after(HOUR));
+    for (name, until) in [("http://a *", until), ("http://a *", later), ("http://b *", until), ("http://c *", later)] {
+        store.hold(name, until).await.unwrap();
+    }
+    store.replace_hold("http://b *", until, None).await.unwrap();
+    store.replace_hold("http://c *", later, Some(until)).await.unwrap();
+    store.replace_hold("http://c *", later, None).await.unwrap();
+    let held = [("http://a *".to_owned(), later), ("http://c *".to_owned(), until)];
+    assert_eq!(store.held().await.unwrap(), held);
+    drop(store);
+    assert_eq!(open_file(&path).unwrap().held().await.unwrap(), held);
+}
+
+#[tokio::test]
 async fn a_file_without_a_count_of_the_unfinished_is_used_on() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store.db");

@@ -21,7 +21,7 @@ mod time;
 mod writer;
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -54,6 +54,9 @@ use writer::Writer;
 /// A file is one namespace.
 const NAMESPACE: &str = "";
 
+/// How notes of whom calls are held back from are named.
+const HOLD: &str = "hold:";
+
 /// A store in one file that one process uses at a time.
 ///
 /// Its threads live in real time: a test with a paused clock sees its timeouts end at once.
@@ -68,7 +71,7 @@ pub struct FileStore {
     at_hand: Mutex<Connection>,
     writer: Writer,
     ended: Ended,
-    held: Held,
+    held: Arc<Held>,
     paces: Paces,
     // Dropped last: nobody else may open the file while a thread still uses it.
     lock: lock::Lock,
@@ -140,6 +143,7 @@ impl FileStore {
         let clock = time::resume(&connection, clock).map_err(SchemaError::from)?;
         let sealer = Sealer::new(&key::keys(&connection, lock.path(), keys, &entropy)?, NAMESPACE, entropy);
         steps::end_leases(&connection, clock.now()).map_err(SchemaError::from)?;
+        let held = queries::holds(&connection, clock.now()).map_err(SchemaError::from)?;
         checkpoint::empty_log(&connection).map_err(OpenError::Log)?;
         lineage.begun(&lock)?;
         let doubt = Doubt::default();
@@ -150,8 +154,16 @@ impl FileStore {
         let place = Place::of(lock.path()).map_err(OpenError::Place)?;
         let writer = Writer::start(connection, pages, (place, lineage), clock.clone()).map_err(OpenError::Thread)?;
         let (ended, at_hand) = (Ended::default(), Mutex::new(at_hand));
-        let (held, paces) = (Held::default(), Paces::default());
+        let (held, paces) = (Arc::new(Held::of(held)), Paces::default());
         Ok(Self { clock, sealer, timeout: settings.timeout, doubt, writer, readers, ended, held, paces, at_hand, lock })
+    }
+
+    /// Writes down what is true when its turn comes, so that it does not matter in what order two of these are made. The
+    /// canary of a pause holds the others back for so short a time that nobody keeps it.
+    async fn keep_hold(&self, name: &str) -> Result<(), StoreError> {
+        let (held, name) = (Arc::clone(&self.held), name.to_owned());
+        let step = move |connection: &_, now| steps::keep_hold(connection, &name, held.until(&name), now);
+        self.in_time(self.writer.step(step)).await
     }
 
     async fn in_time<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
@@ -255,7 +267,7 @@ impl Store for FileStore {
 
     async fn hold(&self, name: &str, until: Timestamp) -> Result<(), StoreError> {
         self.held.hold(name, until, self.now());
-        Ok(())
+        self.keep_hold(name).await
     }
 
     async fn hold_if_over(&self, name: &str, until: Timestamp) -> Result<Option<Timestamp>, StoreError> {
@@ -267,8 +279,7 @@ impl Store for FileStore {
     }
 
     async fn replace_hold(&self, name: &str, known: Timestamp, until: Option<Timestamp>) -> Result<(), StoreError> {
-        self.held.replace(name, known, until);
-        Ok(())
+        if self.held.replace(name, known, until) { self.keep_hold(name).await } else { Ok(()) }
     }
 
     async fn held(&self) -> Result<Vec<(String, Timestamp)>, StoreError> {

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, named_params, params};
 
 use super::row::Row;
-use super::{Failure, at, integer};
+use super::{Failure, HOLD, at, integer};
 use crate::clock::Timestamp;
 use crate::operation::{Fence, OperationId, Scope, StoredRequest};
 use crate::store::{Found, History, Page, Sealer, Unreadable, record};
@@ -143,6 +143,14 @@ fn listed(connection: &Connection, newest: &str, before: u64, limit: usize, now:
     let given = named_params! { ":before": integer(before), ":now": at(now), ":limit": one_more };
     let rows = select.query_map(given, |row| Ok((row.get(0)?, OperationId::from_bytes(row.get(1)?), row.get(2)?)))?;
     Ok(page(rows.collect::<Result<_, _>>()?, limit))
+}
+
+/// Every name that is held, and until when.
+pub(super) fn holds(connection: &Connection, now: Timestamp) -> rusqlite::Result<Vec<(String, Timestamp)>> {
+    let mut select = connection
+        .prepare("SELECT substr(name, 1 + length(?1)), until FROM notes WHERE name GLOB ?1 || '*' AND until > ?2")?;
+    let held = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, Timestamp(row.get::<_, i64>(1)?.unsigned_abs())));
+    select.query_map(params![HOLD, at(now)], held)?.collect()
 }
 
 /// A named value, while it lives.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::{Connection, params};
 
 use super::row::{EventRow, ReceiptRow, RequestRow, Row};
-use super::{Failure, at, integer, queries};
+use super::{Failure, HOLD, at, integer, queries};
 use crate::clock::Timestamp;
 use crate::crash_point::{self, Point};
 use crate::operation::event::FIRST_EVENTS;
@@ -86,6 +86,16 @@ pub(super) fn remember(
     let mut replace = connection.prepare_cached("REPLACE INTO notes (name, value, until) VALUES (?1, ?2, ?3)")?;
     replace.execute(params![name, value, until.map(at)])?;
     Ok(before)
+}
+
+/// Whom calls are held back from, for the next start; without an end nobody is.
+pub(super) fn keep_hold(
+    connection: &Connection,
+    name: &str,
+    until: Option<Timestamp>,
+    now: Timestamp,
+) -> Result<(), Failure> {
+    remember(connection, (&format!("{HOLD}{name}"), ""), until.or(Some(now)), now).map(drop)
 }
 
 /// A full or read-only disk shows only to somebody who writes, and only if he writes as much as a call does.
