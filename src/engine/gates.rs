@@ -35,6 +35,8 @@ use places::Places;
 pub struct Gates {
     upstreams: Mutex<BTreeMap<String, Arc<Upstream>>>,
     routes: Mutex<BTreeMap<String, Arc<Places>>>,
+    /// By the address of the service: upstreams with other names may lead to the same one.
+    pauses: Mutex<BTreeMap<String, Arc<Pausing>>>,
 }
 
 /// What all routes to one upstream share.
@@ -75,16 +77,23 @@ impl Gates {
     /// The gate of a route. Those to one upstream share what they can.
     pub fn of(&self, route: &Route) -> Gate {
         let name = &route.upstream.name;
-        let upstream = Arc::clone(
-            locked(&self.upstreams).entry(name.clone()).or_insert_with(|| Arc::new(Upstream::new(&route.upstream))),
-        );
+        let pausing = self.pauses_of(&route.upstream);
+        let upstream = || Arc::new(Upstream::new(name, pausing));
+        let upstream = Arc::clone(locked(&self.upstreams).entry(name.clone()).or_insert_with(upstream));
         let places = || Arc::new(Places::new(route.concurrency));
         let places = Arc::clone(locked(&self.routes).entry(route.name.clone()).or_insert_with(places));
         Gate { circuit: upstream.circuit(&route.breaker), upstream, places }
     }
 
+    fn pauses_of(&self, upstream: &config::Upstream) -> Arc<Pausing> {
+        let scheme = if upstream.tls { "https" } else { "http" };
+        let place = format!("{scheme}://{}", upstream.authority);
+        let pausing = || Arc::new(Pausing::new(place.clone()));
+        Arc::clone(locked(&self.pauses).entry(place.clone()).or_insert_with(pausing))
+    }
+
     fn all(&self) -> Vec<Arc<Pausing>> {
-        locked(&self.upstreams).values().map(|upstream| Arc::clone(&upstream.pausing)).collect()
+        locked(&self.pauses).values().map(Arc::clone).collect()
     }
 
     /// How many calls of each route are at its upstream, how many wait for that, and how many were refused.
@@ -103,15 +112,14 @@ impl Gates {
 }
 
 impl Upstream {
-    fn new(upstream: &config::Upstream) -> Self {
-        let begin = Instant::now();
+    fn new(name: &str, pausing: Arc<Pausing>) -> Self {
         Self {
-            name: upstream.name.clone(),
-            begin,
+            name: name.to_owned(),
+            begin: Instant::now(),
             ledger: Mutex::default(),
             refused_retries: Counter::default(),
             circuits: Mutex::default(),
-            pausing: Arc::new(Pausing::new(upstream, begin)),
+            pausing,
         }
     }
 

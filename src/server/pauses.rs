@@ -20,7 +20,8 @@ pub(super) const ADDRESS: &str = "/v1/pauses";
 /// Nobody holds calls back for longer by one word.
 const LONGEST: u64 = 3600;
 
-const SAYS: &str = "PUT /v1/pauses?upstream=NAME&seconds=N says for how long, up to 3600; 0 ends it. \
+const SAYS: &str = "PUT /v1/pauses?upstream=NAME&seconds=N says for how long, up to 3600; 0 ends it. It holds the service at \
+                    the url of this upstream, for all upstreams that lead there. \
                     &credential=DIGEST, as GET /v1/pauses shows it, is for one credential only.";
 
 #[derive(Serialize)]

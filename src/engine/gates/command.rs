@@ -12,7 +12,8 @@ use crate::clock::Timestamp;
 use crate::retry::pause::Whom;
 use crate::store::{Store, StoreError};
 
-/// An operator's word: hold calls back for so long, or no longer.
+/// An operator's word: hold calls back for so long, or no longer. It is for the service at the address of the upstream, so
+/// also for other upstreams that lead there.
 pub struct PauseCommand {
     pub upstream: String,
     /// As a list shows it; without it everybody's.

@@ -11,7 +11,6 @@ use tokio::time::Instant;
 
 use super::locked;
 use crate::clock::Timestamp;
-use crate::config;
 use crate::entropy::Entropy;
 use crate::retry::pause::{CLOCKS, Pauses, SPACING, Turn, Whom};
 use crate::store::{Store, StoreError};
@@ -19,9 +18,9 @@ use crate::store::{Store, StoreError};
 /// Calls that wait for the end of one pause, those that go on with what they have begun not counted.
 const QUEUE: usize = 64;
 
-/// The pauses of one upstream.
+/// The pauses of one service, whatever upstreams lead to it.
 pub(super) struct Pausing {
-    /// How the store names the upstream: by its address, for other gateways may call it otherwise.
+    /// How the store names the service: by its address, for other gateways may call it otherwise.
     place: String,
     begin: Instant,
     inner: Mutex<Inner>,
@@ -57,14 +56,8 @@ pub(super) struct Canary {
 }
 
 impl Pausing {
-    pub(super) fn new(upstream: &config::Upstream, begin: Instant) -> Self {
-        let scheme = if upstream.tls { "https" } else { "http" };
-        Self {
-            place: format!("{scheme}://{}", upstream.authority),
-            begin,
-            inner: Mutex::default(),
-            has_any: AtomicBool::new(false),
-        }
+    pub(super) fn new(place: String) -> Self {
+        Self { place, begin: Instant::now(), inner: Mutex::default(), has_any: AtomicBool::new(false) }
     }
 
     pub(super) fn has_any(&self) -> bool {

@@ -14,9 +14,14 @@ on! { [redis]
     a_fleet_sends_nothing_within_a_stated_wait
 }
 
+on! { [file redis]
+    a_pause_outlives_a_restart
+}
+
 on! { [memory]
     a_pause_of_one_service_holds_no_call_to_another_back
     an_operator_sees_sets_and_ends_a_pause
+    a_pause_holds_every_upstream_that_leads_to_the_service
     a_breaker_shuts_a_service_out_and_says_so
 }
 
@@ -65,6 +70,31 @@ fn a_fleet_sends_nothing_within_a_stated_wait(ground: Ground) {
     }
 }
 
+fn restart(gateway: &mut Gateway) {
+    gateway.terminate();
+    assert!(gateway.exit().success());
+    gateway.restart();
+}
+
+/// Not even the first call is sent.
+fn a_pause_outlives_a_restart(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    upstream.then(Step::Reply(Reply::new(429).line("Retry-After: 200")));
+    let mut gateway = once(&upstream).start(&ground);
+    gateway.charge("first").send().expect(429);
+    let credential = |pause: &Value| pause["credential"].as_str().unwrap().to_owned();
+    let pauses = |list: &Value| list["pauses"].as_array().unwrap().iter().map(credential).collect::<Vec<_>>();
+    let before = pauses(&list(put(&gateway, "upstream=payments&seconds=300")));
+    assert_eq!((before.len(), before[0].as_str()), (2, "*"));
+
+    restart(&mut gateway);
+    gateway.charge("k").send().expect_problem(429, "rate-limited");
+    assert_eq!((pauses(&gateway.admin("/v1/pauses")), upstream.seen().len()), (before, 1));
+    list(put(&gateway, "upstream=payments&seconds=0"));
+    restart(&mut gateway);
+    gateway.charge("k").send().expect(201);
+}
+
 fn a_pause_of_one_service_holds_no_call_to_another_back(ground: Ground) {
     let [upstream, other] = [(), ()].map(|()| ScriptedUpstream::start());
     let throttled = || Step::After(Duration::from_millis(100), Reply::new(429).line("Retry-After: 120"));
@@ -110,6 +140,28 @@ fn an_operator_sees_sets_and_ends_a_pause(ground: Ground) {
     page.send().expect_problem(400, "invalid-request");
     gateway.admin_call("POST", "/v1/pauses").send().expect_problem(405, "method-not-allowed");
     assert_eq!(gateway.admin("/v1/pauses"), json!({ "pauses": [] }));
+}
+
+/// Two accounts of one service.
+fn a_pause_holds_every_upstream_that_leads_to_the_service(ground: Ground) {
+    let upstream = ScriptedUpstream::start();
+    let account = format!(
+        "[upstreams.account]\nurl = '{}/account'\n[[routes]]\nname = 'account'\nmatch.path = '/account'\nupstream = 'account'",
+        upstream.url()
+    );
+    let gateway = once(&upstream).and(&account).start(&ground);
+    let names = |list: &Value| {
+        let pauses = list["pauses"].as_array().unwrap().iter();
+        pauses.map(|pause| pause["upstream"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let set = list(put(&gateway, "upstream=payments&seconds=600"));
+    assert_eq!(names(&set), ["account", "payments"]);
+    let told = gateway.post("/account").key("k").json("{}").send().expect_problem(429, "rate-limited").json();
+    assert_eq!(told["detail"], "Calls to `account` are paused; this one was not sent.");
+
+    assert_eq!(list(put(&gateway, "upstream=account&seconds=0")), json!({ "pauses": [] }));
+    gateway.charge("k").send().expect(201);
+    gateway.post("/account").key("k").json("{}").send().expect(201);
 }
 
 fn a_breaker_shuts_a_service_out_and_says_so(ground: Ground) {
