@@ -5,6 +5,7 @@
 mod circuit;
 pub mod command;
 mod entry;
+mod look;
 mod pausing;
 mod places;
 
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 use crate::config::{self, Route};
 use crate::engine::status::Counter;
 use crate::entropy::Entropy;
+use crate::operation::Cause;
 use crate::operation::admission::Repeat;
 use crate::operation::outcome::Fact;
 use crate::retry::RetryPolicy;
@@ -82,7 +84,7 @@ impl Gates {
         let upstream = Arc::clone(locked(&self.upstreams).entry(name.clone()).or_insert_with(upstream));
         let places = || Arc::new(Places::new(route.concurrency));
         let places = Arc::clone(locked(&self.routes).entry(route.name.clone()).or_insert_with(places));
-        Gate { circuit: upstream.circuit(&route.breaker), upstream, places }
+        Gate { circuit: upstream.circuit(&route.breaker, &route.name), upstream, places }
     }
 
     fn pauses_of(&self, upstream: &config::Upstream) -> Arc<Pausing> {
@@ -123,16 +125,18 @@ impl Upstream {
         }
     }
 
-    fn circuit(&self, policy: &BreakerPolicy) -> Option<Arc<Circuit>> {
+    fn circuit(&self, policy: &BreakerPolicy, route: &str) -> Option<Arc<Circuit>> {
         if !policy.may_open() {
             return None;
         }
         let mut circuits = locked(&self.circuits);
-        if let Some(known) = circuits.iter().find(|circuit| circuit.policy == *policy) {
-            return Some(Arc::clone(known));
-        }
-        let circuit = Arc::new(Circuit::new(&self.name, self.begin, *policy));
-        circuits.push(Arc::clone(&circuit));
+        let known = circuits.iter().find(|circuit| circuit.policy == *policy).map(Arc::clone);
+        let circuit = known.unwrap_or_else(|| {
+            let new = Arc::new(Circuit::new(&self.name, self.begin, *policy));
+            circuits.push(Arc::clone(&new));
+            new
+        });
+        circuit.is_of(route);
         Some(circuit)
     }
 
@@ -210,7 +214,11 @@ impl Gate {
     /// The breaker has turned an attempt away.
     fn refused(&self, wait: Duration) -> Refused {
         self.circuit.iter().for_each(|circuit| circuit.refused.add());
-        Refused::BreakerOpen(self.circuit.as_ref().and_then(|circuit| circuit.last_failure()), wait)
+        Refused::BreakerOpen(self.last_failure(), wait)
+    }
+
+    fn last_failure(&self) -> Option<Cause> {
+        self.circuit.as_ref().and_then(|circuit| circuit.last_failure())
     }
 }
 

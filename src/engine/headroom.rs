@@ -16,6 +16,7 @@ use crate::engine::Engine;
 use crate::engine::call::NamedCall;
 use crate::engine::conclusion::Conclusion;
 use crate::engine::refusal;
+use crate::engine::status::Refusal;
 use crate::operation::admission::Admission;
 use crate::operation::{Operation, Scope};
 use crate::store::{Store, StoreError};
@@ -199,7 +200,10 @@ impl Engine {
         })?;
         match found {
             Some(found) if !self.opens_again(&found.operation, named) => Ok(None),
-            Some(_) | None => Err(Box::new(refusal::too_many_open(named, self.shared.headroom.most))),
+            Some(_) | None => {
+                self.note_refusal(&named.call.route, Refusal::MaxOpen);
+                Err(Box::new(refusal::too_many_open(named, self.shared.headroom.most)))
+            }
         }
     }
 

@@ -47,13 +47,13 @@ use crate::engine::buffers::Buffers;
 use crate::engine::call::{Call, NamedCall};
 use crate::engine::conclusion::Conclusion;
 use crate::engine::flight::Flights;
-use crate::engine::gates::{Gate, Gates, Permit, may_probe};
+use crate::engine::gates::{Gate, Gates, Permit, Refused, may_probe};
 use crate::engine::headroom::Headroom;
 use crate::engine::limits::{Limits, OverRate};
 use crate::engine::owner::Owner;
 use crate::engine::pass::Passage;
 use crate::engine::scopes::Scopes;
-use crate::engine::status::{RouteStatus, Status};
+use crate::engine::status::{Refusal, RouteStatus, Status};
 use crate::entropy::Entropy;
 use crate::operation::admission::{Admission, Repeat};
 use crate::operation::transition::{Ownership, Retention, Step};
@@ -143,15 +143,10 @@ impl Engine {
         {
             lane.counters.replays.add();
         }
-        answer
-    }
-
-    /// A request that nobody records: a read, or a write that its route lets through.
-    pub async fn unguarded(&self, passage: Passage) -> Answer {
-        match self.take_rate(&passage.route, &passage.scope, passage.deadline).await {
-            Ok(()) => self.pass(passage).await,
-            Err(over) => pass::refused(&passage, refusal::rate_problem(&passage.route, over)),
+        if answer.is_for_want_of_store() {
+            self.note_refusal(&route, Refusal::Store);
         }
+        answer
     }
 
     /// The route says that a call whose claim failed goes on unguarded: nothing was sent so far.
@@ -160,13 +155,9 @@ impl Engine {
         if !answer.is_for_want_of_store() || may_run_anew(&named) {
             return answer;
         }
-        let Call { route, scope, deadline, .. } = &named.call;
-        if let Err(over) = self.take_rate(route, scope, *deadline).await {
-            return refusal::rate_limited(&named, Execution::NotExecuted, over).answer();
-        }
         tracing::warn!(operation = %named.id, route = %named.call.route.name, "store away: call goes unguarded");
         let NamedCall { call, identity, .. } = named;
-        self.pass(Passage {
+        self.unguarded(Passage {
             target: upstream_target(&call.route, &call.target),
             method: call.method,
             headers: Arc::unwrap_or_clone(call.headers),
@@ -190,6 +181,10 @@ impl Engine {
             lane.counters.client_retries.add();
             tracing::info!(route = %route.name, earlier_tries, "a caller tries again by itself");
         }
+    }
+
+    fn note_refusal(&self, route: &Route, reason: Refusal) {
+        self.lane(route).iter().for_each(|lane| lane.counters.refused(reason).add());
     }
 
     fn notice_scope(&self, named: &NamedCall) {
@@ -245,22 +240,31 @@ impl Engine {
     /// permit. Where one refuses, it is told what came of the call so far.
     async fn admit(&self, named: &NamedCall) -> Result<Option<Permit>, Box<Conclusion>> {
         let (route, no_store) = (&named.call.route, |error| Box::new(refusal::store_unavailable(named, &error)));
+        let Some(lane) = self.lane(route) else { return Ok(None) };
         if self.shared.limits.has(&route.name) {
             let Some(so_far) = self.before_send(named).await.map_err(no_store)? else { return Ok(None) };
+            let is_open = lane.gate.turn_away(&named.entrant());
+            is_open.map_err(|refused| self.held_back(named, so_far, refused))?;
             let taken = self.take_rate(route, &named.call.scope, named.call.deadline).await;
             taken.map_err(|over| Box::new(refusal::rate_limited(named, so_far, over)))?;
         }
-        let Some(lane) = self.lane(route) else { return Ok(None) };
         if let Some(permit) = lane.gate.admit_at_once(may_probe(named.repeat())) {
             return Ok(Some(permit));
         }
         let Some(so_far) = self.before_send(named).await.map_err(no_store)? else { return Ok(None) };
         let entered = Box::pin(self.pass_gates(&lane.gate, &named.entrant())).await;
-        entered.map(Some).map_err(|refused| Box::new(refusal::held_back(named, so_far, refused)))
+        entered.map(Some).map_err(|refused| self.held_back(named, so_far, refused))
     }
 
+    fn held_back(&self, named: &NamedCall, so_far: Execution, refused: Refused) -> Box<Conclusion> {
+        self.note_refusal(&named.call.route, refused.reason());
+        Box::new(refusal::held_back(named, so_far, refused))
+    }
+
+    /// Comes after the gates, for what they turn away is not sent.
     async fn take_rate(&self, route: &Route, scope: &Scope, until: Instant) -> Result<(), OverRate> {
-        self.shared.limits.take(self.store.as_ref(), &route.name, scope, until).await
+        let taken = self.shared.limits.take(self.store.as_ref(), &route.name, scope, until).await;
+        taken.inspect_err(|_| self.note_refusal(route, Refusal::Rate))
     }
 
     /// What came of the call so far, if it would be sent now; `None` where it is answered without that.

@@ -85,13 +85,14 @@ enum Tried {
 }
 
 impl Engine {
-    /// Sends a request through. Dropping the future closes the upstream's connection.
-    pub(super) async fn pass(&self, mut passage: Passage) -> Answer {
+    /// A request that nobody records: a read, or a write that its route lets through. Dropping the future closes the
+    /// upstream's connection.
+    pub async fn unguarded(&self, mut passage: Passage) -> Answer {
         let Some(lane) = self.lane(&passage.route) else { return unsendable(&passage) };
         let Some(mut progress) = prepare(&mut passage) else { return unsendable(&passage) };
-        let mut permit = match self.admit_passage(lane, &passage, &progress).await {
+        let mut permit = match self.let_in(lane, &passage, &progress).await {
             Ok(permit) => permit,
-            Err(gate) => return refused(&passage, refusal::gate_problem(&passage.route, gate)),
+            Err(problem) => return refused(&passage, problem),
         };
         if let Some(reason) = passage.unguarded {
             lane.counters.unguarded(reason).add();
@@ -138,6 +139,20 @@ impl Engine {
         }
     }
 
+    async fn let_in(&self, lane: &Lane, passage: &Passage, progress: &Progress) -> Result<Permit, Problem> {
+        let route = &passage.route;
+        let gate_problem = |refused: Refused| {
+            lane.counters.refused(refused.reason()).add();
+            refusal::gate_problem(route, refused)
+        };
+        if self.shared.limits.has(&route.name) {
+            lane.gate.turn_away(&entrant(passage, progress)).map_err(gate_problem)?;
+            let taken = self.take_rate(route, &passage.scope, passage.deadline).await;
+            taken.map_err(|over| refusal::rate_problem(route, over))?;
+        }
+        self.admit_passage(lane, passage, progress).await.map_err(gate_problem)
+    }
+
     /// By the head of the answer, and where that is not enough by the begin of its body, which stays with the rest.
     async fn judged(&self, lane: &Lane, passage: &Passage, permit: &mut Permit, mut passed: Passed) -> Passed {
         let now = self.store().now();
@@ -156,15 +171,7 @@ impl Engine {
         if let Some(permit) = lane.gate.admit_at_once(progress.may_probe) {
             return Ok(permit);
         }
-        let entrant = Entrant {
-            may_probe: progress.may_probe,
-            whom: passage.whom(),
-            scope: passage.scope.clone(),
-            deadline: passage.deadline,
-            patience: passage.route.retry.retry_after_max,
-            is_new: progress.tries.tries == 0,
-        };
-        Box::pin(self.pass_gates(&lane.gate, &entrant)).await
+        Box::pin(self.pass_gates(&lane.gate, &entrant(passage, progress))).await
     }
 
     fn decide_passage(&self, lane: &Lane, passage: &Passage, progress: &Progress, passed: &Passed) -> Decision {
@@ -202,6 +209,17 @@ fn prepare(passage: &mut Passage) -> Option<Progress> {
     let may_probe = may_probe(repeat) || (passage.unguarded.is_none() && !switches);
     let (uri, tries) = (passage.target.parse().ok()?, decide::Run::default());
     Some(Progress { uri, repeat, may_probe, tries, sends: 0, may_have_run: false, new_connection: false })
+}
+
+fn entrant(passage: &Passage, progress: &Progress) -> Entrant {
+    Entrant {
+        may_probe: progress.may_probe,
+        whom: passage.whom(),
+        scope: passage.scope.clone(),
+        deadline: passage.deadline,
+        patience: passage.route.retry.retry_after_max,
+        is_new: progress.tries.tries == 0,
+    }
 }
 
 async fn attempt(lane: &Lane, passage: &Passage, progress: &mut Progress, permit: &mut Permit) -> Tried {
@@ -427,7 +445,7 @@ fn problem(passage: &Passage, passed: &Passed, execution: Execution) -> Problem 
 }
 
 /// A gate that it does not pass.
-pub(super) fn refused(passage: &Passage, problem: Problem) -> Answer {
+fn refused(passage: &Passage, problem: Problem) -> Answer {
     let marks = Marks {
         unguarded: passage.unguarded,
         execution: passage.unguarded.map(|_| Execution::NotExecuted),

@@ -132,7 +132,32 @@ pub struct RouteStatus {
     pub unread_answers: Counter,
     keys: Keys,
     unguarded: UnguardedCalls,
+    refused: RefusedCalls,
     session_without_step: AtomicBool,
+}
+
+/// Why the gateway turned a call away before anything of it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// `limit.rate` or `limit.rate_per_scope`.
+    Rate,
+    Pause,
+    Breaker,
+    Concurrency,
+    /// `store.max_open`.
+    MaxOpen,
+    /// The store did not take its claim.
+    Store,
+}
+
+#[derive(Debug, Default)]
+struct RefusedCalls {
+    rate: Counter,
+    pause: Counter,
+    breaker: Counter,
+    concurrency: Counter,
+    max_open: Counter,
+    store: Counter,
 }
 
 #[derive(Debug, Default)]
@@ -170,6 +195,18 @@ impl RouteStatus {
         }
     }
 
+    /// The counter of calls that were turned away for this reason.
+    pub fn refused(&self, reason: Refusal) -> &Counter {
+        match reason {
+            Refusal::Rate => &self.refused.rate,
+            Refusal::Pause => &self.refused.pause,
+            Refusal::Breaker => &self.refused.breaker,
+            Refusal::Concurrency => &self.refused.concurrency,
+            Refusal::MaxOpen => &self.refused.max_open,
+            Refusal::Store => &self.refused.store,
+        }
+    }
+
     /// Notes what an answer had in it that could not be read.
     pub fn note(&self, judgement: &Judgement) {
         if judgement.advice.has_invalid_hint {
@@ -203,6 +240,14 @@ impl RouteStatus {
                 store: self.unguarded.store.get(),
                 body_size: self.unguarded.body_size.get(),
                 off: self.unguarded.off.get(),
+            },
+            refused: RefusedSnapshot {
+                rate: self.refused.rate.get(),
+                pause: self.refused.pause.get(),
+                breaker: self.refused.breaker.get(),
+                concurrency: self.refused.concurrency.get(),
+                max_open: self.refused.max_open.get(),
+                store: self.refused.store.get(),
             },
             session_without_step: self.session_without_step.load(Ordering::Relaxed),
         }
@@ -245,6 +290,7 @@ pub struct RouteSnapshot {
     pub unread_answers: u64,
     pub keys: KeySnapshot,
     pub unguarded: UnguardedSnapshot,
+    pub refused: RefusedSnapshot,
     pub session_without_step: bool,
 }
 
@@ -270,6 +316,17 @@ pub struct UnguardedSnapshot {
     pub store: u64,
     pub body_size: u64,
     pub off: u64,
+}
+
+/// Calls that were turned away, by reason.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct RefusedSnapshot {
+    pub rate: u64,
+    pub pause: u64,
+    pub breaker: u64,
+    pub concurrency: u64,
+    pub max_open: u64,
+    pub store: u64,
 }
 
 impl RouteSnapshot {

@@ -33,6 +33,8 @@ async fn many_calls_at_once_open_no_more_than_they_may() {
     assert_eq!(crowd(&gateway, &keys(200)).await, (MOST, 200 - MOST));
     assert_eq!(gateway.upstream.seen().len(), MOST);
     assert_eq!(crowd(&gateway, &["another".to_owned()]).await, (0, 1));
+    let status = gateway.engine.shared().status.snapshot();
+    assert_eq!(status.routes["payments"].refused.max_open, 201 - MOST as u64);
 }
 
 #[tokio::test(start_paused = true)]

@@ -226,6 +226,7 @@ async fn a_route_with_a_rate_waits_for_its_store_no_longer_than_others() {
     assert_eq!((told.problem(), told.at), ((503, Some(Code::StoreUnavailable)), TIMEOUT));
     gateway.store.comes_back();
     assert_eq!(gateway.call("k").await.says(), (201, "says 201", false));
+    assert_eq!(gateway.engine.shared().status.snapshot().routes["payments"].refused.store, 1);
 }
 
 #[tokio::test(start_paused = true)]

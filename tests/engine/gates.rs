@@ -5,8 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use oncegate::engine::answer::{Content, Execution};
+use oncegate::engine::gates::command::PauseCommand;
 use oncegate::engine::pass::Passage;
 use oncegate::engine::problem::Code;
+use oncegate::engine::status::RefusedSnapshot;
 use oncegate::operation::{Scope, StateName as S};
 use oncegate::retry::decide::Stop;
 use oncegate::upstream::SendBody;
@@ -304,6 +306,45 @@ async fn nobody_is_sent_with_too_little_time_left() {
     let late = gateway.ask(Ask::keyed("late").within(secs(1))).await;
     assert_eq!(late.problem(), (503, Some(Code::Overloaded)));
     assert_eq!((gateway.upstream.seen().len(), first.await.unwrap().status), (1, 201));
+}
+
+fn refused(gateway: &Gateway) -> RefusedSnapshot {
+    gateway.engine.shared().status.snapshot().routes.remove("payments").unwrap().refused
+}
+
+const NONE: RefusedSnapshot = RefusedSnapshot { rate: 0, pause: 0, breaker: 0, concurrency: 0, max_open: 0, store: 0 };
+
+/// After each refusal the one call that the rate has left is made.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_a_gate_turns_away_takes_nothing_from_the_rate() {
+    let gateway = Gateway::before(Vec::new(), Setup { limit: "rate = \"1/m\"", ..Setup::UNSAFE });
+    for seconds in [600, 0] {
+        let pause = PauseCommand { upstream: "payments".to_owned(), credential: None, wait: secs(seconds) };
+        gateway.engine.shared().gates.command(&*gateway.store, &pause).await.unwrap();
+        if seconds > 0 {
+            assert_eq!((gateway.call("k").await.status, read(&gateway).await), (429, 429));
+        }
+    }
+    assert_eq!((gateway.call("k").await.status, gateway.call("l").await.status, read(&gateway).await), (201, 429, 429));
+    assert_eq!(refused(&gateway), RefusedSnapshot { pause: 2, rate: 2, ..NONE });
+
+    let limit = "rate = \"1/m\"\nburst = 6";
+    let gateway = Gateway::before(always(5, || answers(502).into()), Setup { limit, ..once(BREAKER) });
+    fail(&gateway).await;
+    assert_eq!((gateway.call("k").await.problem().1, read(&gateway).await), (Some(Code::BreakerOpen), 503));
+    gateway.at(secs(10)).await;
+    assert_eq!((gateway.call("k").await.status, gateway.call("l").await.status), (201, 429));
+    assert_eq!(refused(&gateway), RefusedSnapshot { breaker: 2, rate: 1, ..NONE });
+
+    let limit = "rate = \"1/m\"\nburst = 2\nconcurrency = 1";
+    let gateway = Gateway::before(vec![answers(201).after(secs(1)).into()], Setup { limit, ..Setup::UNSAFE });
+    let first = gateway.caller(Ask::keyed("first"));
+    gateway.upstream.has_seen(1).await;
+    assert_eq!((gateway.call("k").await.problem().1, read(&gateway).await), (Some(Code::Overloaded), 503));
+    assert_eq!(first.await.unwrap().status, 201);
+    assert_eq!((gateway.call("k").await.status, gateway.call("l").await.status), (201, 429));
+    assert_eq!(refused(&gateway), RefusedSnapshot { concurrency: 2, rate: 1, ..NONE });
+    assert_eq!(gateway.engine.shared().gates.places()["payments"].refused, 2);
 }
 
 const BY_BODY: &str = r#"classify = [{ status = 200, json = { "/ok" = false }, as = "failed" }]"#;

@@ -1,5 +1,6 @@
 //! A breaker among threads: its lock, its clock, its counts.
 
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::retry::breaker::{Breaker, BreakerPolicy, Health, Ticket};
 pub(super) struct Circuit {
     pub(super) policy: BreakerPolicy,
     upstream: String,
+    routes: Mutex<BTreeSet<String>>,
     begin: Instant,
     breaker: Mutex<Breaker>,
     last_failure: Mutex<Option<Cause>>,
@@ -28,12 +30,22 @@ impl Circuit {
         Self {
             policy,
             upstream: upstream.to_owned(),
+            routes: Mutex::default(),
             begin,
             breaker: Mutex::new(Breaker::new(policy)),
             last_failure: Mutex::default(),
             openings: Counter::default(),
             refused: Counter::default(),
         }
+    }
+
+    /// A route goes through it.
+    pub(super) fn is_of(&self, route: &str) {
+        locked(&self.routes).insert(route.to_owned());
+    }
+
+    fn routes(&self) -> Vec<String> {
+        locked(&self.routes).iter().cloned().collect()
     }
 
     pub(super) fn admit(&self, may_probe: bool) -> Result<Ticket, Duration> {
@@ -59,9 +71,10 @@ impl Circuit {
         if opens {
             self.openings.add();
             let open_for_ms = crate::clock::millis(left);
-            tracing::warn!(upstream, %cause, open_for_ms, "breaker open: calls get 503 breaker-open and are not sent");
+            let routes = self.routes().join(", ");
+            tracing::warn!(upstream, routes, %cause, open_for_ms, "breaker open: calls get 503 breaker-open and are not sent");
         } else if after == "closed" && before != after {
-            tracing::info!(upstream, "breaker closed: calls are sent again");
+            tracing::info!(upstream, routes = self.routes().join(", "), "breaker closed: calls are sent again");
         }
     }
 
@@ -78,6 +91,7 @@ impl Circuit {
     pub(super) fn snapshot(&self) -> CircuitSnapshot {
         let (state, left) = locked(&self.breaker).shown(self.now());
         CircuitSnapshot {
+            routes: self.routes(),
             state,
             open_for_ms: crate::clock::millis(left),
             last_failure: self.last_failure().map(|cause| cause.to_string()),
@@ -94,6 +108,8 @@ impl Circuit {
 /// A breaker at one moment.
 #[derive(Debug, Serialize)]
 pub struct CircuitSnapshot {
+    /// That it shuts.
+    pub routes: Vec<String>,
     /// `closed`, `open` or `half-open`.
     pub state: &'static str,
     /// Until the first probe.

@@ -12,6 +12,7 @@ use super::{Gate, Permit, Place, Upstream};
 use crate::config;
 use crate::credential::{holder_lines, is_cookie};
 use crate::engine::Engine;
+use crate::engine::status::Refusal;
 use crate::operation::outcome::Fact;
 use crate::operation::{Cause, Scope};
 use crate::retry::decide::{LEAST_TRY, Stop};
@@ -58,12 +59,21 @@ pub(in crate::engine) struct Came<'a> {
 }
 
 impl Entrant {
-    fn has_time_for(&self, wait: Duration) -> bool {
+    pub(super) fn has_time_for(&self, wait: Duration) -> bool {
         wait <= self.patience && Instant::now() + wait + LEAST_TRY <= self.deadline
     }
 }
 
 impl Refused {
+    /// By which it is counted.
+    pub(in crate::engine) fn reason(&self) -> Refusal {
+        match self {
+            Self::Paused(..) => Refusal::Pause,
+            Self::BreakerOpen(..) => Refusal::Breaker,
+            Self::Full => Refusal::Concurrency,
+        }
+    }
+
     /// After what time it is worth asking again.
     pub(in crate::engine) fn wait(&self) -> Duration {
         match self {

@@ -212,6 +212,10 @@ impl Default for Queue {
 }
 
 impl Queue {
+    pub(super) fn has_room(&self, is_new: bool) -> bool {
+        !is_new || self.waiting.load(Ordering::Relaxed) < QUEUE
+    }
+
     /// A place, if there is one. Whoever has begun already gets one in any case: he holds up a key.
     pub(super) fn enter(&self, is_new: bool) -> Option<Place<'_>> {
         let before = self.waiting.fetch_add(1, Ordering::Relaxed);

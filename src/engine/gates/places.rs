@@ -68,6 +68,16 @@ impl Places {
         (state.taken, state.begun.len() + state.waiting())
     }
 
+    /// Whether a call that came now would get a place at once, or one in line.
+    pub(super) fn has_room_for(&self, scope: &Scope) -> bool {
+        let state = locked(&self.state);
+        let own = state.lines.get(scope).map_or(0, VecDeque::len);
+        let gives_way = |line: &VecDeque<_>| line.len() > own + 1 || line.iter().any(Sender::is_closed);
+        state.taken < self.bounds.most
+            || state.waiting() < self.bounds.queue as usize
+            || state.lines.values().any(gives_way)
+    }
+
     /// A turn, which may have come already; `None` where the line is full.
     fn line_up(self: &Arc<Self>, scope: &Scope, is_new: bool) -> Option<Receiver<Place>> {
         let (sender, turn) = oneshot::channel();
@@ -209,6 +219,18 @@ mod tests {
     async fn a_scope_that_fills_the_queue_makes_room_for_another() {
         let order = served(&places(1, 4), &["a", "a", "a", "a", "a", "b", "b", "b", "c"]).await;
         assert_eq!(order, ["a", "b", "c", "a"]);
+    }
+
+    #[test]
+    fn who_would_be_turned_away_is_known_before_he_asks() {
+        let places = places(1, 2);
+        let has_room = || ["a", "b"].map(|name| places.has_room_for(&scope(name)));
+        let _held = places.take_at_once().unwrap();
+        assert_eq!(has_room(), [true, true]);
+        let waiting = ["a", "a"].map(|name| places.line_up(&scope(name), true).unwrap());
+        assert_eq!(has_room(), [false, true], "another scope is made room for");
+        drop(waiting);
+        assert_eq!(has_room(), [true, true], "they have left");
     }
 
     #[tokio::test(start_paused = true)]

@@ -127,6 +127,8 @@ fn an_operator_sees_sets_and_ends_a_pause(ground: Ground) {
     gateway.call("GET", "/charges").send().expect_problem(429, "rate-limited");
     let status = gateway.admin("/v1/status");
     assert_eq!(status["upstreams"]["payments"]["pauses"][0]["phase"], json!("paused"));
+    let none = json!({ "rate": 0, "pause": 2, "breaker": 0, "concurrency": 0, "max_open": 0, "store": 0 });
+    assert_eq!(status["routes"]["payments"]["refused"], none);
 
     assert_eq!(list(put(&gateway, "upstream=payments&seconds=0")), json!({ "pauses": [] }));
     gateway.charge("k-1").send().expect(201);
@@ -178,5 +180,6 @@ fn a_breaker_shuts_a_service_out_and_says_so(ground: Ground) {
     assert_eq!(upstream.seen().len(), 2);
     let shown: Value = gateway.admin("/v1/status")["upstreams"]["payments"]["breakers"][0].clone();
     assert_eq!((&shown["state"], &shown["openings"], &shown["refused"]), (&json!("open"), &json!(1), &json!(2)));
-    assert_eq!(shown["last_failure"], "the upstream answered 502");
+    assert_eq!((&shown["last_failure"], &shown["routes"]), (&json!("the upstream answered 502"), &json!(["payments"])));
+    assert!(gateway.log().contains("\"routes\":\"payments\""), "{}", gateway.log());
 }
