@@ -257,7 +257,7 @@ impl Engine {
     }
 
     fn held_back(&self, named: &NamedCall, so_far: Execution, refused: Refused) -> Box<Conclusion> {
-        self.note_refusal(&named.call.route, refused.reason());
+        refused.reason().into_iter().for_each(|reason| self.note_refusal(&named.call.route, reason));
         Box::new(refusal::held_back(named, so_far, refused))
     }
 

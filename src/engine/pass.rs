@@ -142,7 +142,7 @@ impl Engine {
     async fn let_in(&self, lane: &Lane, passage: &Passage, progress: &Progress) -> Result<Permit, Problem> {
         let route = &passage.route;
         let gate_problem = |refused: Refused| {
-            lane.counters.refused(refused.reason()).add();
+            refused.reason().into_iter().for_each(|reason| lane.counters.refused(reason).add());
             refusal::gate_problem(route, refused)
         };
         if self.shared.limits.has(&route.name) {

@@ -13,12 +13,14 @@ use crate::engine::buffers::Held;
 use crate::engine::call::{resend_rule, retention};
 use crate::engine::claim::FirstCaller;
 use crate::engine::flight::{Pilot, Seat};
-use crate::engine::gates::Permit;
+use crate::engine::gates::{Entrant, Permit, may_probe, whom};
 use crate::engine::owner::Owner;
-use crate::engine::run::Dispatch;
+use crate::engine::run::{Dispatch, waits_on};
 use crate::engine::unreadable::KeptRequest;
 use crate::operation::admission::{Admission, Repeat, ResendRule};
 use crate::operation::{Operation, OperationId, StateName, StoredRequest};
+use crate::retry::decide::LEAST_TRY;
+use crate::retry::pause::SOON;
 use crate::store::{StoreError, Written};
 
 /// A route that is not in our configuration may be in another gateway's, who can go on with it.
@@ -31,8 +33,8 @@ const OWN_FLIGHT: Duration = Duration::from_secs(1);
 pub enum Look {
     /// It is seen to, or needs nothing.
     Done,
-    /// Its route is not ours; there is nothing to be done for a while.
-    Stranger,
+    /// There is nothing to be done for a while: its route is not ours, or a gate holds it back.
+    Later,
 }
 
 /// An owner with all that he needs to go on by himself.
@@ -69,9 +71,9 @@ impl Engine {
         let route = self.shared.config.routes.named(&operation.identity.route).cloned();
         let rule = self.resend_rule(&operation, request.as_ref());
         if (route.is_none() || is_strange) && self.is_left_to_others(&operation) {
-            return Ok(Look::Stranger);
+            return Ok(Look::Later);
         }
-        self.see_to(pilot, operation, rule, route, request).await.map(|()| Look::Done)
+        self.see_to(pilot, operation, rule, route, request).await
     }
 
     /// Under which an operation may be sent again: not at all where its request or its route is not here.
@@ -95,18 +97,35 @@ impl Engine {
         rule: ResendRule,
         route: Option<Arc<Route>>,
         request: Option<StoredRequest>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Look, StoreError> {
         match (operation.admit(None, &rule, self.store.now()), route, request) {
             (Admission::TakeOver, Some(route), Some(request))
                 if operation.may_go_on_alone(&request, &rule, self.store.now()) =>
             {
-                self.go_on(pilot, operation, route, request).await
+                if self.is_held_back(&operation, &rule, &route, &request) {
+                    return Ok(Look::Later);
+                }
+                self.go_on(pilot, operation, route, request).await?;
             }
             (Admission::TakeOver | Admission::Lapse, route, _) => {
-                self.end_without_owner(&operation, route.as_deref(), rule.repeat).await
+                self.end_without_owner(&operation, route.as_deref(), rule.repeat).await?;
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(Look::Done)
+    }
+
+    /// A call that its gates would only put off is not taken over for that: it waits as it is, without an event.
+    fn is_held_back(&self, operation: &Operation, rule: &ResendRule, route: &Route, request: &StoredRequest) -> bool {
+        let entrant = || Entrant {
+            deadline: Instant::now() + route.retry.deadline,
+            patience: route.retry.retry_after_max,
+            is_new: false,
+            ..entrant(operation, rule, route, request)
+        };
+        let is_parked = operation.state.name() == StateName::Waiting && waits_on(operation, self.store.now());
+        let lane = self.lane(route).filter(|_| is_parked);
+        lane.is_some_and(|lane| lane.gate.would_refuse(&entrant()).is_some())
     }
 
     /// A flight of ours whose lease another took may wait for its answer for long, and does not see that the other is
@@ -201,6 +220,18 @@ impl Engine {
     /// An operation ends `unknown` without a run that counts it.
     pub(super) fn count_unknown(&self, route: &str) {
         self.lanes.get(route).iter().for_each(|lane| lane.counters.unknown.add());
+    }
+}
+
+/// A call without its caller, who goes through the gates at once or not at all.
+pub(super) fn entrant(operation: &Operation, rule: &ResendRule, route: &Route, request: &StoredRequest) -> Entrant {
+    Entrant {
+        may_probe: may_probe(rule.repeat),
+        whom: whom(&route.upstream, request.headers.iter()),
+        scope: operation.identity.scope.clone(),
+        deadline: Instant::now() + LEAST_TRY + SOON,
+        patience: Duration::ZERO,
+        is_new: true,
     }
 }
 

@@ -2,7 +2,6 @@
 //! under its key, or that it is given up.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -10,18 +9,16 @@ use crate::config::Route;
 use crate::engine::Engine;
 use crate::engine::call::{resend_rule, retention};
 use crate::engine::flight::{Pilot, Seat};
-use crate::engine::gates::{Entrant, Permit, may_probe, whom};
+use crate::engine::gates::Permit;
 use crate::engine::owner::ADOPTIONS;
 use crate::engine::problem::{Code, Problem};
-use crate::engine::recover::{Alone, method};
+use crate::engine::recover::{Alone, entrant, method};
 use crate::engine::refusal;
 use crate::engine::unreadable::KeptRequest;
 use crate::operation::admission::Repeat;
 use crate::operation::dead_letter::Next;
 use crate::operation::transition::{Change, IllegalTransition, Opening};
 use crate::operation::{Operation, OperationId, StateName, StoredRequest};
-use crate::retry::decide::LEAST_TRY;
-use crate::retry::pause::SOON;
 use crate::store::{StoreError, Written};
 
 const NOT_KEPT: &str = "The request of its first call is not stored any more, so there is nothing to send. The call has to be \
@@ -108,14 +105,8 @@ impl Engine {
         operation: &Operation,
         request: &StoredRequest,
     ) -> Result<Permit, Problem> {
-        let entrant = Entrant {
-            may_probe: may_probe(resend_rule(route, &method(request), &operation.identity).repeat),
-            whom: whom(&route.upstream, request.headers.iter()),
-            scope: operation.identity.scope.clone(),
-            deadline: Instant::now() + LEAST_TRY + SOON,
-            patience: Duration::ZERO,
-            is_new: true,
-        };
+        let rule = resend_rule(route, &method(request), &operation.identity);
+        let entrant = entrant(operation, &rule, route, request);
         let Some(lane) = self.lane(route) else { return Err(conflict("Its route cannot be sent to.")) };
         let admitted = Box::pin(self.pass_gates(&lane.gate, &entrant)).await;
         admitted.map_err(|refused| refusal::gate_problem(route, refused))

@@ -11,7 +11,7 @@ use http::{HeaderName, HeaderValue};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::clock::millis;
+use crate::clock::{Timestamp, millis};
 use crate::config::Route;
 use crate::crash_point::{self, Point};
 use crate::engine::attempt::{Attempted, Outgoing};
@@ -29,10 +29,13 @@ use crate::engine::{Engine, Lane};
 use crate::operation::admission::ResendRule;
 use crate::operation::outcome::Outcome;
 use crate::operation::transition::{Ended, Retention};
-use crate::operation::{Cause, OperationId, State, StateName, StoredRequest};
+use crate::operation::{Cause, Operation, OperationId, State, StateName, StoredRequest};
 use crate::retry::decide::{self, Decision, LONGEST_PARKING, Situation, Stop};
 use crate::retry::pause::Whom;
 use crate::store::Found;
+
+/// A gate that opens before its time is to be noticed.
+const LONGEST_PUT_OFF: Duration = Duration::from_secs(60);
 
 /// A send that never began, for its intent could not be made durable.
 const UNSENT: Ended = Ended { cause: Cause::Store, may_have_run: false };
@@ -305,14 +308,13 @@ impl<'a> Run<'a> {
         refusal::waiting(operation, self.owner.store().now())
     }
 
-    /// A call that nobody waits for is not ended by a gate: it waits on, for a day at most.
+    /// A call that nobody waits for is not ended by a gate: it waits on.
     async fn put_off(&mut self, refused: &Refused) -> Option<Conclusion> {
         let (operation, now) = (&self.owner.operation, self.owner.store().now());
-        let is_old = now > operation.created_at.after(LONGEST_PARKING);
-        if !operation.accepted || is_old {
+        if !waits_on(operation, now) {
             return None;
         }
-        let not_before = now.after(refused.wait());
+        let not_before = now.after(refused.wait().min(LONGEST_PUT_OFF));
         if let Err(error) = self.owner.write(|operation, step| operation.put_off(not_before, step)).await {
             return Some(self.lost(error));
         }
@@ -326,4 +328,9 @@ impl<'a> Run<'a> {
             self.owner.holding(pin!(sleep(wait))).await;
         }
     }
+}
+
+/// Whether a gate may put the call off: nobody waits for it, for a day at most.
+pub(super) fn waits_on(operation: &Operation, now: Timestamp) -> bool {
+    operation.accepted && now <= operation.created_at.after(LONGEST_PARKING)
 }

@@ -22,7 +22,7 @@ const AT_ONCE: usize = 32;
 const EXPIRED: usize = 1024;
 /// Records that nobody here can read; beyond this number they are looked at again.
 const UNREADABLE: usize = 4096;
-/// How long those of other gateways' routes are left to them.
+/// How long those for which nothing can be done now are left alone.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Runs until `stop`. A store that does not answer is asked again in the next second.
@@ -73,8 +73,8 @@ impl Outage {
 struct Aside {
     /// Those of a newer version for as long as an upgrade takes.
     unreadable: HashSet<OperationId>,
-    /// Of routes that are not ours, with the time of the last look.
-    strangers: HashMap<OperationId, Instant>,
+    /// For which nothing can be done now, with the time of the last look.
+    later: HashMap<OperationId, Instant>,
 }
 
 impl Aside {
@@ -82,15 +82,15 @@ impl Aside {
         if self.unreadable.len() > UNREADABLE {
             self.unreadable.clear();
         }
-        self.strangers.retain(|_, seen| seen.elapsed() < LOOK_AGAIN);
+        self.later.retain(|_, seen| seen.elapsed() < LOOK_AGAIN);
     }
 
     fn len(&self) -> usize {
-        self.unreadable.len() + self.strangers.len()
+        self.unreadable.len() + self.later.len()
     }
 
     fn has(&self, id: &OperationId) -> bool {
-        self.unreadable.contains(id) || self.strangers.contains_key(id)
+        self.unreadable.contains(id) || self.later.contains_key(id)
     }
 }
 
@@ -129,7 +129,7 @@ fn note(looked: Option<Looked>, aside: &mut Aside) {
     let Some(Ok((id, looked))) = looked else { return };
     match looked {
         Ok(Look::Done) => {}
-        Ok(Look::Stranger) => drop(aside.strangers.insert(id, Instant::now())),
+        Ok(Look::Later) => drop(aside.later.insert(id, Instant::now())),
         Err(error) => {
             tracing::warn!(operation = %id, %error, "not recovered yet");
             if error.unreadable().is_some() {
@@ -154,9 +154,9 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_operations_of_others_are_looked_at_again_after_a_while() {
+    async fn what_cannot_be_seen_to_now_is_looked_at_again_after_a_while() {
         let (mut aside, id) = (Aside::default(), OperationId::from_bytes([7; 20]));
-        note(Some(Ok((id, Ok(Look::Stranger)))), &mut aside);
+        note(Some(Ok((id, Ok(Look::Later)))), &mut aside);
         advance(LOOK_AGAIN - Duration::from_millis(1)).await;
         aside.forget_old();
         assert!(aside.has(&id));

@@ -24,15 +24,15 @@ async fn receipt(gateway: &Gateway, key: &str, wait: Duration) -> Answer {
     gateway.engine.receipt(&Scope::none(), id(key), wait).await.unwrap()
 }
 
-/// An operator ends all pauses.
-async fn forget_pauses(gateway: &Gateway) {
-    pause(gateway, NOW).await;
-}
-
 /// An operator holds everybody back for so long.
 async fn pause(gateway: &Gateway, wait: Duration) {
     let all = PauseCommand { upstream: "payments".to_owned(), credential: None, wait };
     gateway.engine.shared().gates.command(&*gateway.store, &all).await.unwrap();
+}
+
+/// An operator ends all pauses.
+async fn forget_pauses(gateway: &Gateway) {
+    pause(gateway, NOW).await;
 }
 
 /// Looks after everything each half minute, for so long.
@@ -219,19 +219,22 @@ async fn a_call_that_is_parked_too_late_is_told_as_what_it_came_to() {
 #[tokio::test(start_paused = true)]
 async fn a_call_is_put_off_though_the_store_stumbles() {
     for fault in [Fault::Unheard, Fault::ReplyLost] {
-        let gateway = parked(vec![throttles("300")], Setup::UNSAFE, Ask::keyed("k")).await;
+        let gateway = parked(Vec::new(), Setup::UNSAFE, Ask::keyed("k")).await;
         forget_pauses(&gateway).await;
-        gateway.at(TEN_MINUTES - secs(10)).await;
-        assert_eq!(gateway.call("other").await.status, 429);
-        gateway.store.fails(Step::To(S::Waiting), fault, 1);
+        gateway.at(TEN_MINUTES).await;
+        pause(&gateway, secs(30)).await;
         gateway.at(TEN_MINUTES + secs(10)).await;
         gateway.sweep().await;
+        gateway.store.fails(Step::To(S::Waiting), fault, 1);
+        gateway.at(TEN_MINUTES + secs(20)).await;
+        pause(&gateway, secs(3600)).await;
         gateway.is_idle().await;
-        assert_eq!(gateway.upstream.seen().len(), 2, "{fault:?}");
-        gateway.at(TEN_MINUTES * 2).await;
+        assert_eq!(gateway.upstream.seen().len(), 1, "{fault:?}");
+        forget_pauses(&gateway).await;
+        gateway.at(TEN_MINUTES + secs(90)).await;
         gateway.sweep().await;
         gateway.has_become("k", S::Succeeded).await;
-        assert_eq!(gateway.upstream.seen().len(), 3, "{fault:?}");
+        assert_eq!(gateway.upstream.seen().len(), 2, "{fault:?}");
     }
 }
 
@@ -267,6 +270,28 @@ async fn a_parked_call_is_held_back_by_those_who_come_with_its_credential() {
         gateway.sweep().await;
         gateway.has_become("k", S::Succeeded).await;
     }
+}
+
+/// And while it lasts, its history grows by nothing.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_pause_wakes_a_call_that_came_due_in_it() {
+    let gateway = parked(Vec::new(), Setup::UNSAFE, Ask::keyed("k")).await;
+    forget_pauses(&gateway).await;
+    pause(&gateway, secs(3600)).await;
+    let before = gateway.kept("k").await.unwrap().events.len();
+    for minutes in 10..15 {
+        gateway.at(secs(60 * minutes + 10)).await;
+        gateway.sweep().await;
+        gateway.is_idle().await;
+    }
+    let kept = gateway.kept("k").await.unwrap();
+    assert_eq!((kept.events.len(), kept.operation.state.name()), (before, S::Waiting));
+    assert_eq!(gateway.upstream.seen().len(), 1);
+
+    forget_pauses(&gateway).await;
+    gateway.sweep().await;
+    gateway.has_become("k", S::Succeeded).await;
+    assert!(gateway.elapsed() < secs(900), "{:?}", gateway.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -65,12 +65,13 @@ impl Entrant {
 }
 
 impl Refused {
-    /// By which it is counted.
-    pub(in crate::engine) fn reason(&self) -> Refusal {
+    /// By which a refused call is counted; the budget counts the retries that it does not pay for.
+    pub(in crate::engine) fn reason(&self) -> Option<Refusal> {
         match self {
-            Self::Paused(..) => Refusal::Pause,
-            Self::BreakerOpen(..) => Refusal::Breaker,
-            Self::Full => Refusal::Concurrency,
+            Self::Paused(..) => Some(Refusal::Pause),
+            Self::BreakerOpen(..) => Some(Refusal::Breaker),
+            Self::Full => Some(Refusal::Concurrency),
+            Self::OverBudget => None,
         }
     }
 

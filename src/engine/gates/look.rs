@@ -9,7 +9,7 @@ impl Gate {
     pub(in crate::engine) fn turn_away(&self, entrant: &Entrant) -> Result<(), Refused> {
         let Some(refused) = self.would_refuse(entrant) else { return Ok(()) };
         match refused {
-            Refused::Paused(..) => {}
+            Refused::Paused(..) | Refused::OverBudget => {}
             Refused::BreakerOpen(..) => self.circuit.iter().for_each(|circuit| circuit.refused.add()),
             Refused::Full => self.places.refused.add(),
         }

@@ -209,7 +209,7 @@ fn gateways_that_opened_together_do_not_come_back_together() {
 #[test]
 fn only_what_blames_the_upstream_is_a_failure() {
     let of = |outcome| health(&classify(&outcome), true);
-    let by_rule = |meaning| health(&Fact::Ruled { status: 503, meaning, cut: false }, true);
+    let by_rule = |meaning| health(&Fact::Ruled { status: 503, meaning, cut: false, by_rule: true }, true);
     assert_eq!((by_rule(Meaning::Unknown), by_rule(Meaning::NotExecuted)), (Health::Failed, Health::Unreached));
     for status in [500, 502, 503, 504, 511, 520, 521, 522, 523, 524, 599] {
         assert_eq!(of(Outcome::Answer { status }), Health::Failed, "{status}");
