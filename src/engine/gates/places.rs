@@ -33,6 +33,12 @@ struct State {
 /// One place. A drop hands it to the next.
 pub struct Place(Option<Arc<Places>>);
 
+/// Somebody who stands in line. A drop takes him out of it.
+struct Turn<'a> {
+    places: &'a Places,
+    place: Receiver<Place>,
+}
+
 impl Places {
     pub(super) fn new(bounds: Concurrency) -> Self {
         Self { bounds, state: Mutex::default(), refused: Counter::default() }
@@ -52,8 +58,10 @@ impl Places {
 
     /// A place, after a wait in line; `None` where the line is full, or the time is over.
     pub(super) async fn take(self: &Arc<Self>, scope: &Scope, is_new: bool, until: Instant) -> Option<Place> {
-        let place = match self.line_up(scope, is_new) {
-            Some(turn) => timeout_at(until, turn).await.ok().and_then(Result::ok),
+        // Whoever has no time to wait takes nobody's place in line.
+        let turn = (Instant::now() < until).then(|| self.line_up(scope, is_new)).flatten();
+        let place = match turn {
+            Some(mut turn) => timeout_at(until, &mut turn.place).await.ok().and_then(Result::ok),
             None => None,
         };
         if place.is_none() {
@@ -79,8 +87,8 @@ impl Places {
     }
 
     /// A turn, which may have come already; `None` where the line is full.
-    fn line_up(self: &Arc<Self>, scope: &Scope, is_new: bool) -> Option<Receiver<Place>> {
-        let (sender, turn) = oneshot::channel();
+    fn line_up(self: &Arc<Self>, scope: &Scope, is_new: bool) -> Option<Turn<'_>> {
+        let (sender, place) = oneshot::channel();
         let mut state = locked(&self.state);
         if let Some(place) = self.take_free(&mut state) {
             // Its other end is here.
@@ -92,7 +100,7 @@ impl Places {
         } else {
             return None;
         }
-        Some(turn)
+        Some(Turn { places: self, place })
     }
 
     /// Who comes next for a place that was given back; without anybody it is free.
@@ -131,21 +139,30 @@ impl State {
         next
     }
 
-    /// Of a full queue those who left go first, then the last one of the longest line, if that is longer than the line of
-    /// the scope that comes.
-    fn make_room(&mut self, scope: &Scope) -> bool {
-        let before = self.waiting();
+    fn forget_who_left(&mut self) {
+        self.begun.retain(|sender| !sender.is_closed());
         self.lines.values_mut().for_each(|line| line.retain(|sender| !sender.is_closed()));
         self.lines.retain(|_, line| !line.is_empty());
         self.turns.retain(|scope| self.lines.contains_key(scope));
-        if self.waiting() < before {
-            return true;
-        }
+    }
+
+    /// The last one of the longest line leaves a full queue, if that is longer than the line of the scope that comes.
+    fn make_room(&mut self, scope: &Scope) -> bool {
         let own = self.lines.get(scope).map_or(0, VecDeque::len);
         let length = |scope: &&Scope| self.lines.get(*scope).map_or(0, VecDeque::len);
         let longest = self.turns.iter().max_by_key(length).cloned();
         let line = longest.and_then(|scope| self.lines.get_mut(&scope));
         line.filter(|line| line.len() > own + 1).is_some_and(|line| line.pop_back().is_some())
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.place.is_terminated() {
+            // What has come by now goes on to the next when the lock is free again.
+            self.place.close();
+            locked(&self.places.state).forget_who_left();
+        }
     }
 }
 
@@ -231,6 +248,36 @@ mod tests {
         assert_eq!(has_room(), [false, true], "another scope is made room for");
         drop(waiting);
         assert_eq!(has_room(), [true, true], "they have left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_leaves_or_runs_out_of_time_is_out_of_the_line_at_once() {
+        let places = places(1, 9);
+        let held = places.take_at_once().unwrap();
+        let wait = |name: &'static str, is_new, seconds| {
+            let places = Arc::clone(&places);
+            let until = Instant::now() + Duration::from_secs(seconds);
+            tokio::spawn(async move { places.take(&scope(name), is_new, until).await.is_some() })
+        };
+        let patient = [wait("a", true, 60), wait("b", false, 60)];
+        let hurried = [wait("a", true, 1), wait("b", false, 1), wait("c", true, 1)];
+        let leaves = [wait("a", true, 60), wait("b", false, 60), wait("d", true, 60)];
+        tokio::task::yield_now().await;
+        assert_eq!(places.counts(), (1, 8));
+        for caller in leaves {
+            caller.abort();
+            assert!(caller.await.unwrap_err().is_cancelled());
+        }
+        assert_eq!(places.counts(), (1, 5));
+        for caller in hurried {
+            assert!(!caller.await.unwrap());
+        }
+        assert_eq!(places.counts(), (1, 2));
+        drop(held);
+        for caller in patient {
+            assert!(caller.await.unwrap());
+        }
+        assert_eq!(places.counts(), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
