@@ -1,26 +1,18 @@
-//! Rates of routes, for all callers together and for each, counted by governor on tokio's clock. What is over the rate is
-//! told so at once, unless the route lets calls wait for their turn.
+//! Rates of routes, for all callers together and for each, counted by governor on tokio's clock. What is over a rate is told
+//! so at once, unless the route lets calls wait for their turn.
+
+mod counted;
 
 use std::collections::HashMap;
-use std::ops::Add;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use governor::clock::{Clock, Reference};
-use governor::middleware::NoOpMiddleware;
-use governor::nanos::Nanos;
-use governor::state::keyed::HashMapStateStore;
-use governor::state::{InMemoryState, NotKeyed};
-use governor::{Quota, RateLimiter};
 use tokio::time::{Instant, sleep};
 
 use crate::config::{Rate, Rates, RouteTable};
 use crate::operation::Scope;
-use crate::store::{Pace, Store};
-
-type ForAll = RateLimiter<NotKeyed, InMemoryState, TokioClock, NoOpMiddleware<Moment>>;
-type ForEach = RateLimiter<Scope, HashMapStateStore<Scope>, TokioClock, NoOpMiddleware<Moment>>;
+use crate::store::{Pace, Store, TooMany};
+use counted::Counted;
 
 /// The limiters of all routes that have one, shared by all threads.
 #[derive(Clone, Default)]
@@ -28,17 +20,20 @@ pub struct Limits(Arc<HashMap<String, Limiter>>);
 
 /// The rates of one route.
 struct Limiter {
-    all: Option<ForAll>,
-    each: Option<ForEach>,
     rates: Rates,
-    waiting: AtomicU32,
+    counted: Counted,
+    lines: Lines,
 }
 
+/// How many wait for each rate: who is over his own does not stand in the way of the others.
+#[derive(Default)]
+struct Lines(Mutex<HashMap<Whose, u32>>);
+
 /// Whose rate.
-#[derive(Clone, Copy)]
-enum Whose<'a> {
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Whose {
     All,
-    Each(&'a Scope),
+    Each(Scope),
 }
 
 /// More than a rate allows.
@@ -51,7 +46,10 @@ pub struct OverRate {
 }
 
 /// A place among those that wait; a drop gives it back.
-struct Place<'a>(&'a AtomicU32);
+struct Place<'a> {
+    lines: &'a Lines,
+    whose: Whose,
+}
 
 impl Limits {
     pub fn of(routes: &RouteTable) -> Self {
@@ -64,74 +62,92 @@ impl Limits {
         self.0.contains_key(route)
     }
 
-    /// Takes one call of the route's rates, in time for `until`.
+    /// Takes one call of all the rates that the route has, in time for `until`; what one of them refuses takes nothing from
+    /// another.
     ///
     /// # Errors
-    /// Whose rate it is beyond, and how long until the next one would be taken.
+    /// The rate that it is beyond for the longest, and how long until the next one would be taken.
     pub async fn take(&self, store: &dyn Store, route: &str, scope: &Scope, until: Instant) -> Result<(), OverRate> {
         let Some(limiter) = self.0.get(route) else { return Ok(()) };
-        let mut place = None;
-        // A caller who is over his own rate takes nothing from the others.
-        for whose in [Whose::Each(scope), Whose::All] {
-            while let Err(wait) = limiter.take(store, route, whose).await {
-                place = place.or_else(|| limiter.line_up());
-                if place.is_none() || Instant::now() + wait >= until {
-                    return Err(OverRate { wait, by_caller: matches!(whose, Whose::Each(_)) });
-                }
-                sleep(wait).await;
+        let rates = limiter.of(scope);
+        let mut place: Option<Place<'_>> = None;
+        while let Err(TooMany { rate, wait }) = limiter.take(store, route, &rates).await {
+            let whose = rates.get(rate).map_or(Whose::All, |(whose, _)| whose.clone());
+            let over = OverRate { wait, by_caller: whose != Whose::All };
+            if Instant::now() + wait >= until {
+                return Err(over);
             }
+            place = place.filter(|place| place.whose == whose);
+            place = place.or_else(|| limiter.lines.line_up(whose, limiter.rates.queue));
+            if place.is_none() {
+                return Err(over);
+            }
+            sleep(wait).await;
         }
         Ok(())
     }
 
     /// Forgets callers who have not come for so long that they have their whole rate again.
     pub fn forget(&self) {
-        self.0.values().filter_map(|limiter| limiter.each.as_ref()).for_each(RateLimiter::retain_recent);
+        self.0.values().for_each(|limiter| limiter.counted.forget());
     }
 }
 
 impl Limiter {
     fn new(rates: &Rates) -> Option<Self> {
-        let all = rates.all.and_then(quota).map(|quota| RateLimiter::direct_with_clock(quota, TokioClock));
-        let each = rates.each.and_then(quota).map(|quota| RateLimiter::hashmap_with_clock(quota, TokioClock));
-        let is_limited = all.is_some() || each.is_some();
-        is_limited.then(|| Self { all, each, rates: *rates, waiting: AtomicU32::new(0) })
+        let is_limited = rates.all.is_some() || rates.each.is_some();
+        is_limited.then(|| Self { rates: *rates, counted: Counted::of(rates), lines: Lines::default() })
     }
 
-    /// Of the fleet's rate where there is one. A store that is away leaves each gateway to its own.
-    async fn take(&self, store: &dyn Store, route: &str, whose: Whose<'_>) -> Result<(), Duration> {
-        let rate = match whose {
-            Whose::All => self.rates.all,
-            Whose::Each(_) => self.rates.each,
-        };
-        if let (true, Some(rate)) = (self.rates.shared, rate)
-            && let Ok(told) = store.take(&whose.name(route), pace(rate)).await
-        {
-            return told.map_or(Ok(()), Err);
+    /// The rates that a call of this caller counts for.
+    fn of(&self, scope: &Scope) -> Vec<(Whose, Pace)> {
+        let all = self.rates.all.map(|rate| (Whose::All, pace(rate)));
+        let each = self.rates.each.map(|rate| (Whose::Each(scope.clone()), pace(rate)));
+        all.into_iter().chain(each).collect()
+    }
+
+    /// Of the fleet's rates where there are any. A store that is away leaves each gateway to its own.
+    async fn take(&self, store: &dyn Store, route: &str, rates: &[(Whose, Pace)]) -> Result<(), TooMany> {
+        if self.rates.shared {
+            let named: Vec<_> = rates.iter().map(|(whose, pace)| (whose.name(route), *pace)).collect();
+            if let Ok(told) = store.take(&named).await {
+                return told;
+            }
         }
-        let refused = match whose {
-            Whose::All => self.all.as_ref().map_or(Ok(()), |all| all.check()),
-            Whose::Each(scope) => self.each.as_ref().map_or(Ok(()), |each| each.check_key(scope)),
-        };
-        refused.map_err(|until| until.wait_time_from(TokioClock.now()))
+        self.counted.take(rates)
+    }
+}
+
+impl Lines {
+    /// A place, if fewer than `most` wait for the same rate.
+    fn line_up(&self, whose: Whose, most: u32) -> Option<Place<'_>> {
+        let mut lines = self.lock();
+        let waiting = lines.get(&whose).copied().unwrap_or_default();
+        (waiting < most).then(|| {
+            lines.insert(whose.clone(), waiting + 1);
+            Place { lines: self, whose }
+        })
     }
 
-    fn line_up(&self) -> Option<Place<'_>> {
-        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let place = Place(&self.waiting);
-        (before < self.rates.queue).then_some(place)
+    fn lock(&self) -> MutexGuard<'_, HashMap<Whose, u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let mut lines = self.lines.lock();
+        if let Some(waiting) = lines.get_mut(&self.whose).filter(|waiting| **waiting > 1) {
+            *waiting -= 1;
+        } else {
+            lines.remove(&self.whose);
+        }
     }
 }
 
-impl Whose<'_> {
+impl Whose {
     /// In the store.
-    fn name(self, route: &str) -> String {
+    fn name(&self, route: &str) -> String {
         match self {
             Self::All => format!("rate:{route}"),
             Self::Each(scope) => {
@@ -144,43 +160,6 @@ impl Whose<'_> {
 
 fn pace(rate: Rate) -> Pace {
     Pace { interval: rate.period / rate.count.get(), burst: rate.burst.get() }
-}
-
-fn quota(rate: Rate) -> Option<Quota> {
-    Some(Quota::with_period(rate.period / rate.count.get())?.allow_burst(rate.burst))
-}
-
-/// Tokio's clock, so that a paused test moves the limits, too.
-#[derive(Clone, Copy, Debug)]
-struct TokioClock;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Moment(Instant);
-
-impl Clock for TokioClock {
-    type Instant = Moment;
-
-    fn now(&self) -> Moment {
-        Moment(Instant::now())
-    }
-}
-
-impl Add<Nanos> for Moment {
-    type Output = Self;
-
-    fn add(self, nanos: Nanos) -> Self {
-        Self(self.0 + Duration::from(nanos))
-    }
-}
-
-impl Reference for Moment {
-    fn duration_since(&self, earlier: Self) -> Nanos {
-        self.0.saturating_duration_since(earlier.0).into()
-    }
-
-    fn saturating_sub(&self, duration: Nanos) -> Self {
-        Self(self.0.checked_sub(duration.into()).unwrap_or(self.0))
-    }
 }
 
 #[cfg(test)]
@@ -232,11 +211,43 @@ mod tests {
         }
         assert!(take(&limits, "b").await.is_ok() && take(&limits, "c").await.is_ok());
         assert!(!take(&limits, "d").await.unwrap_err().by_caller, "the rate of all");
-        limits.forget();
-        assert_eq!(limits.0["r"].each.as_ref().unwrap().len(), 4);
-        tokio::time::advance(Duration::from_secs(1)).await;
-        limits.forget();
-        assert!(limits.0["r"].each.as_ref().unwrap().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_told_is_the_longest_wait_and_nothing_is_taken_for_it() {
+        let limits = limits(rate(1, 1), rate(2, 2).map(|rate| Rate { period: Duration::from_secs(60), ..rate }), 0);
+        assert!(take(&limits, "other").await.is_ok());
+        for _ in 0..2 {
+            let OverRate { wait, by_caller } = take(&limits, "own").await.unwrap_err();
+            assert!(!by_caller && wait <= Duration::from_secs(1), "{wait:?}");
+        }
+        for _ in 0..2 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert!(take(&limits, "own").await.is_ok(), "as he was told");
+        }
+        let OverRate { wait, by_caller } = take(&limits, "own").await.unwrap_err();
+        assert!(by_caller && wait > Duration::from_secs(28), "of two the longer: {wait:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_over_his_own_rate_does_not_stand_in_the_line_of_all() {
+        let limits = limits(rate(10, 1), rate(1, 1).map(|rate| Rate { period: Duration::from_secs(60), ..rate }), 2);
+        assert!(take(&limits, "hog").await.is_ok());
+        let hog = |limits: Limits| async move {
+            let until = Instant::now() + Duration::from_secs(90);
+            limits.take(&store(), "r", &scope("hog"), until).await.map_err(|over| over.by_caller)
+        };
+        let hogs: Vec<_> = (0..4).map(|_| tokio::spawn(hog(limits.clone()))).collect();
+        tokio::task::yield_now().await;
+        let (a, b) = tokio::join!(take(&limits, "a"), take(&limits, "b"));
+        assert!(a.is_ok() && b.is_ok(), "the line is theirs");
+        let mut told = Vec::new();
+        for hog in hogs {
+            told.push(hog.await.unwrap());
+        }
+        told.sort();
+        assert_eq!(told, [Ok(()), Err(true), Err(true), Err(true)], "two wait, and one of them has the time for it");
+        assert!(limits.0["r"].lines.lock().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -256,7 +267,7 @@ mod tests {
         assert_eq!(passed, 3, "one at once and two in line");
         assert!(start.elapsed() >= Duration::from_millis(200));
         let hurried = limits.take(&store(), "r", &scope("a"), Instant::now() + Duration::from_millis(50)).await;
-        assert!(hurried.is_err() && limits.0["r"].waiting.load(Ordering::Relaxed) == 0);
+        assert!(hurried.is_err() && limits.0["r"].lines.lock().is_empty());
     }
 
     #[tokio::test(start_paused = true)]

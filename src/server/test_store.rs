@@ -1,13 +1,11 @@
 //! A store that tests fill by hand: it lists, reads, and is well or not.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 
 use crate::clock::Timestamp;
 use crate::operation::transition::Change;
 use crate::operation::{Event, Operation, OperationId, StoredRequest};
-use crate::store::{Claimed, Found, History, Pace, Page, Store, StoreError, Written};
+use crate::store::{Claimed, Found, History, Pace, Page, Store, StoreError, TooMany, Written};
 
 /// How the store is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,8 +89,8 @@ impl Store for TestStore {
         Ok(None)
     }
 
-    async fn take(&self, _: &str, _: Pace) -> Result<Option<Duration>, StoreError> {
-        Ok(None)
+    async fn take(&self, _: &[(String, Pace)]) -> Result<Result<(), TooMany>, StoreError> {
+        Ok(Ok(()))
     }
 
     async fn replace_hold(&self, _: &str, _: Timestamp, _: Option<Timestamp>) -> Result<(), StoreError> {

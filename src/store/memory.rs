@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -14,7 +13,7 @@ use crate::operation::transition::{Change, RequestChange};
 use crate::operation::{Event, Operation, OperationId, Receipt, Scope, StoredRequest};
 use crate::store::held::Held;
 use crate::store::pace::Paces;
-use crate::store::{Claimed, Found, History, Pace, Page, Store, StoreError, Written, position, record};
+use crate::store::{Claimed, Found, History, Pace, Page, Store, StoreError, TooMany, Written, position, record};
 
 /// A store without a disk: for tests, and for agents that can afford to forget.
 pub struct MemoryStore {
@@ -106,8 +105,8 @@ impl Store for MemoryStore {
         Ok(self.held.hold_if_over(name, until, self.now()))
     }
 
-    async fn take(&self, name: &str, pace: Pace) -> Result<Option<Duration>, StoreError> {
-        Ok(self.paces.take(name, pace, self.now()))
+    async fn take(&self, rates: &[(String, Pace)]) -> Result<Result<(), TooMany>, StoreError> {
+        Ok(self.paces.take(rates, self.now()))
     }
 
     async fn replace_hold(&self, name: &str, known: Timestamp, until: Option<Timestamp>) -> Result<(), StoreError> {

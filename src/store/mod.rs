@@ -140,10 +140,24 @@ pub struct Pace {
     pub burst: u32,
 }
 
+/// A rate is used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooMany {
+    /// Which one of those that were asked for: the one that is so for the longest.
+    pub rate: usize,
+    /// Until the next call would be taken.
+    pub wait: Duration,
+}
+
 impl Pace {
-    /// At least one, which is a million calls in a second.
-    fn interval_micros(self) -> u64 {
+    /// Between two calls. At least one, which is a million calls in a second.
+    fn micros(self) -> u64 {
         u64::try_from(self.interval.as_micros()).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// Until all that is taken at once is there again.
+    fn whole_micros(self) -> u64 {
+        self.micros().saturating_mul(self.burst.into())
     }
 }
 
@@ -276,8 +290,9 @@ pub trait Store: Send + Sync + 'static {
         Ok(true)
     }
 
-    /// Takes one call of a rate that all who use this store keep together; else after what time one would be taken.
-    async fn take(&self, name: &str, pace: Pace) -> Result<Option<Duration>, StoreError>;
+    /// Takes one call of each of these rates, which all who use this store keep together, or of none of them. Rates that
+    /// are taken together always are, the same one first.
+    async fn take(&self, rates: &[(String, Pace)]) -> Result<Result<(), TooMany>, StoreError>;
 
     /// An operator's word that a store which has lost its memory is to be used again; false if it has lost nothing.
     async fn accept_loss(&self) -> Result<bool, StoreError> {

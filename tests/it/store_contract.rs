@@ -94,6 +94,7 @@ macro_rules! keeps_the_contract {
                 listing::a_name_is_held_for_the_longest_time_that_was_said
                 listing::of_many_who_want_a_name_one_gets_it
                 listing::a_rate_is_taken_together_and_says_how_long_to_wait
+                listing::what_one_rate_refuses_takes_nothing_from_another
             }
         }
     };

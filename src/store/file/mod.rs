@@ -37,7 +37,7 @@ use crate::store::ended::Ended;
 use crate::store::held::Held;
 use crate::store::pace::Paces;
 use crate::store::{
-    Claimed, Found, History, Pace, Page, Sealer, Space, Store, StoreError, Unreadable, Written, position,
+    Claimed, Found, History, Pace, Page, Sealer, Space, Store, StoreError, TooMany, Unreadable, Written, position,
 };
 use checkpoint::Checkpointer;
 use doubt::Doubt;
@@ -274,8 +274,8 @@ impl Store for FileStore {
         Ok(self.held.hold_if_over(name, until, self.now()))
     }
 
-    async fn take(&self, name: &str, pace: Pace) -> Result<Option<Duration>, StoreError> {
-        Ok(self.paces.take(name, pace, self.now()))
+    async fn take(&self, rates: &[(String, Pace)]) -> Result<Result<(), TooMany>, StoreError> {
+        Ok(self.paces.take(rates, self.now()))
     }
 
     async fn replace_hold(&self, name: &str, known: Timestamp, until: Option<Timestamp>) -> Result<(), StoreError> {

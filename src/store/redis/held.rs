@@ -1,8 +1,6 @@
 //! What the gateways of a fleet hold back together, in one sorted set, for it is short and asked for often; and the rates
 //! that they keep together.
 
-use std::time::Duration;
-
 use redis::{Cmd, Value};
 
 use super::RedisStore;
@@ -10,7 +8,7 @@ use super::replies;
 use super::scripts::{HOLD, RATE, REPLACE, Request};
 use super::sweep::places;
 use crate::clock::Timestamp;
-use crate::store::{Pace, Store, StoreError};
+use crate::store::{Pace, Store, StoreError, TooMany};
 
 /// Beyond what anybody is held back for, in milliseconds: then the whole set goes by itself.
 const LIFE: u64 = 2 * 60 * 60 * 1000;
@@ -37,11 +35,17 @@ impl RedisStore {
         Ok((known > 0).then_some(Timestamp(known as u64)))
     }
 
-    pub(super) async fn take_call(&self, name: &str, pace: Pace) -> Result<Option<Duration>, StoreError> {
-        let key = self.keys.named(name);
-        let call = RATE.call(1, key.len()).with(key).with(pace.interval_micros()).with(pace.burst);
-        let wait = self.connection.ask(self.connection.deadline(), &call.into(), replies::number).await?;
-        Ok((wait > 0).then(|| Duration::from_micros(wait as u64)))
+    pub(super) async fn take_call(&self, rates: &[(String, Pace)]) -> Result<Result<(), TooMany>, StoreError> {
+        let first = rates.first().map_or("", |(name, _)| name);
+        let size = rates.iter().map(|(name, _)| name.len() + 64).sum();
+        let mut call = RATE.call(rates.len(), size);
+        for (name, _) in rates {
+            call = call.with(self.keys.named_beside(first, name));
+        }
+        for (_, pace) in rates {
+            call = call.with(pace.micros()).with(pace.burst);
+        }
+        self.connection.ask(self.connection.deadline(), &call.into(), replies::taken).await
     }
 
     pub(super) async fn replace_end(

@@ -76,7 +76,12 @@ impl Keys {
 
     /// A small value that belongs to no operation; spread over all buckets, for there may be one for each call.
     pub(super) fn named(&self, name: &str) -> String {
-        let bucket = name.bytes().fold(0u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
+        self.named_beside(name, name)
+    }
+
+    /// The same where one script changes it together with that of the name `first`.
+    pub(super) fn named_beside(&self, first: &str, name: &str) -> String {
+        let bucket = first.bytes().fold(0u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
         format!("{}n:{name}", self.tag(bucket))
     }
 

@@ -61,7 +61,7 @@ use crate::operation::{Alike, Operation, OperationId, Scope, StoredRequest, Writ
 use crate::redis_url::RedisUrl;
 use crate::store::ended::Ended;
 use crate::store::record::{self, FORMAT, Part as Stored};
-use crate::store::{Claimed, Found, History, Pace, Page, Sealer, Space, Store, StoreError, Written};
+use crate::store::{Claimed, Found, History, Pace, Page, Sealer, Space, Store, StoreError, TooMany, Written};
 use crate::tls::client_config;
 
 /// How long the key of a probe stays, in milliseconds.
@@ -495,8 +495,8 @@ impl Store for RedisStore {
         self.hold_name(name, until, true).await
     }
 
-    async fn take(&self, name: &str, pace: Pace) -> Result<Option<Duration>, StoreError> {
-        self.take_call(name, pace).await
+    async fn take(&self, rates: &[(String, Pace)]) -> Result<Result<(), TooMany>, StoreError> {
+        self.take_call(rates).await
     }
 
     async fn replace_hold(&self, name: &str, known: Timestamp, until: Option<Timestamp>) -> Result<(), StoreError> {

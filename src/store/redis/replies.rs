@@ -1,5 +1,7 @@
 //! What the server's replies mean. A reply of another shape than the question calls for is never taken for an answer.
 
+use std::time::Duration;
+
 use redis::{ServerErrorKind, Value};
 
 use crate::clock::Timestamp;
@@ -7,7 +9,7 @@ use crate::operation::{Operation, OperationId, StoredRequest, WriteId};
 use crate::store::record;
 use crate::store::redis::failure::Failure;
 use crate::store::redis::fleet_time::Said;
-use crate::store::{Found, History, Sealer, Space, Written};
+use crate::store::{Found, History, Sealer, Space, TooMany, Written};
 
 type Read<T> = Result<T, Failure>;
 
@@ -140,6 +142,14 @@ pub(super) fn number(reply: Value) -> Read<usize> {
         Value::Int(number) => usize::try_from(number).map_err(|_| Failure::Garbage),
         _ => Err(Failure::Garbage),
     }
+}
+
+/// Which of several rates is used up for the longest, counted from one, and for how many microseconds.
+pub(super) fn taken(reply: Value) -> Read<Result<(), TooMany>> {
+    let [Value::Int(rate), Value::Int(wait)] = list(&reply)? else { return Err(Failure::Garbage) };
+    let (Ok(rate), Ok(wait)) = (usize::try_from(*rate), u64::try_from(*wait)) else { return Err(Failure::Garbage) };
+    let too_many = |rate| Err(TooMany { rate, wait: Duration::from_micros(wait) });
+    Ok(rate.checked_sub(1).map_or(Ok(()), too_many))
 }
 
 /// A number, or nothing.

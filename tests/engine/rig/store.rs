@@ -10,7 +10,7 @@ use oncegate::operation::transition::{self, Change};
 use oncegate::operation::{Event, EventKind, OperationId, Receipt, Scope, StateName, StoredRequest, WriteId};
 use oncegate::sealing_key::KeyId;
 use oncegate::store::memory::MemoryStore;
-use oncegate::store::{Claimed, Damage, Found, History, Pace, Page, Store, StoreError, Written};
+use oncegate::store::{Claimed, Damage, Found, History, Pace, Page, Store, StoreError, TooMany, Written};
 use tokio::time::sleep;
 
 /// How long a step takes that gets no answer.
@@ -240,9 +240,9 @@ impl Store for FrailStore {
         self.through(Step::Hold, |store| async move { store.hold_if_over(&name, until).await }).await
     }
 
-    async fn take(&self, name: &str, pace: Pace) -> Result<Option<Duration>, StoreError> {
-        let name = name.to_owned();
-        self.through(Step::Hold, |store| async move { store.take(&name, pace).await }).await
+    async fn take(&self, rates: &[(String, Pace)]) -> Result<Result<(), TooMany>, StoreError> {
+        let rates = rates.to_vec();
+        self.through(Step::Hold, |store| async move { store.take(&rates).await }).await
     }
 
     async fn replace_hold(&self, name: &str, known: Timestamp, until: Option<Timestamp>) -> Result<(), StoreError> {

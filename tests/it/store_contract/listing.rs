@@ -7,7 +7,7 @@ use oncegate::clock::Timestamp;
 use oncegate::operation::dead_letter::Next;
 use oncegate::operation::transition::{Ended, Opening};
 use oncegate::operation::{Cause, OperationId};
-use oncegate::store::{Pace, Store, StoreError};
+use oncegate::store::{Pace, Store, StoreError, TooMany};
 
 use crate::support::operations::*;
 
@@ -148,19 +148,42 @@ pub async fn of_many_who_want_a_name_one_gets_it(store: &dyn Store) {
     assert_eq!(store.hold_if_over("canary", until).await.unwrap(), None);
 }
 
+fn rate(name: &str, interval: Duration, burst: u32) -> (String, Pace) {
+    (name.to_owned(), Pace { interval, burst })
+}
+
 pub async fn a_rate_is_taken_together_and_says_how_long_to_wait(store: &dyn Store) {
-    let pace = Pace { interval: Duration::from_secs(60), burst: 3 };
-    let tries = at_once((0..8).map(|_| store.take("rate:r", pace))).await;
-    let waits: Vec<_> = tries.into_iter().map(Result::unwrap).collect();
-    assert_eq!(waits.iter().filter(|wait| wait.is_none()).count(), 3);
-    let soon = |wait: &Duration| *wait > Duration::from_secs(50) && *wait <= Duration::from_secs(60);
-    assert!(waits.iter().flatten().all(soon), "{waits:?}");
-    assert_eq!(store.take("rate:other", pace).await.unwrap(), None);
-    let quick = Pace { interval: Duration::from_millis(1), burst: 1 };
-    assert_eq!(store.take("rate:quick", quick).await.unwrap(), None);
-    while store.take("rate:quick", quick).await.unwrap().is_some() {
+    let minute = Duration::from_secs(60);
+    let three = [rate("rate:r", minute, 3)];
+    let tries = at_once((0..8).map(|_| store.take(&three))).await;
+    let waits: Vec<_> = tries.into_iter().filter_map(|taken| taken.unwrap().err()).collect();
+    assert_eq!(waits.len(), 5);
+    let soon = |told: &TooMany| told.rate == 0 && told.wait > Duration::from_secs(50) && told.wait <= minute;
+    assert!(waits.iter().all(soon), "{waits:?}");
+    assert_eq!(store.take(&[rate("rate:other", minute, 3)]).await.unwrap(), Ok(()));
+    let quick = [rate("rate:quick", Duration::from_millis(1), 1)];
+    assert_eq!(store.take(&quick).await.unwrap(), Ok(()));
+    while store.take(&quick).await.unwrap().is_err() {
         tokio::task::yield_now().await;
     }
+}
+
+pub async fn what_one_rate_refuses_takes_nothing_from_another(store: &dyn Store) {
+    let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
+    let all = || rate("rate:r", minute, 1);
+    assert_eq!(store.take(&[all(), rate("rate:r:other", hour, 1)]).await.unwrap(), Ok(()));
+    let own = rate("rate:r:own", hour, 1);
+    for _ in 0..3 {
+        assert_eq!(store.take(&[all(), own.clone()]).await.unwrap().unwrap_err().rate, 0);
+    }
+    let wide = || rate("rate:wide", minute, 9);
+    assert_eq!(store.take(&[wide(), own.clone()]).await.unwrap(), Ok(()));
+    let told = store.take(&[wide(), own]).await.unwrap().unwrap_err();
+    assert!(told.rate == 1 && told.wait > minute, "the longest: {told:?}");
+    for _ in 0..8 {
+        assert_eq!(store.take(&[wide()]).await.unwrap(), Ok(()));
+    }
+    assert!(store.take(&[wide()]).await.unwrap().is_err());
 }
 
 async fn held(store: &dyn Store) -> HashMap<String, Timestamp> {
