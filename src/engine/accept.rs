@@ -12,11 +12,13 @@ use crate::engine::answer::{Answer, Content, Execution};
 use crate::engine::call::{Call, NamedCall};
 use crate::engine::conclusion::Conclusion;
 use crate::engine::flight::Wait;
-use crate::engine::gates::Permit;
 use crate::engine::problem::{Code, Problem};
 use crate::engine::{Engine, refusal};
 use crate::operation::admission::{Admission, ResendRule};
 use crate::operation::{Fingerprint, OperationId, Scope};
+
+/// As long as a caller stands in line who would not wait at all: enough for a turn on the ramp behind a pause.
+const LEAST_IN_LINE: Duration = Duration::from_millis(500);
 
 /// What a call with these `credentials` needs that would be lost with its caller, where he asks for the answer later.
 pub fn unkeepable(call: &Call, credentials: &[(HeaderName, HeaderValue)], store: &StoreSettings) -> Option<Problem> {
@@ -35,17 +37,13 @@ pub fn unkeepable(call: &Call, credentials: &[(HeaderName, HeaderValue)], store:
 
 impl Engine {
     /// The answer if it comes within `wait`, else where it can be asked for. The call itself goes on without its caller.
-    pub(super) async fn fly_ahead(
-        self: &Arc<Self>,
-        named: NamedCall,
-        permit: Option<Permit>,
-        wait: Duration,
-    ) -> Answer {
-        let deadline = named.call.deadline;
-        let until = Instant::now().checked_add(wait).map_or(deadline, |until| until.min(deadline));
+    pub(super) async fn fly_ahead(self: &Arc<Self>, named: NamedCall, wait: Duration) -> Answer {
+        let (now, deadline) = (Instant::now(), named.call.deadline);
+        let after = |wait| now.checked_add(wait).map_or(deadline, |until| until.min(deadline));
+        let (until, in_line_until) = (after(wait), after(wait.max(LEAST_IN_LINE)));
         let (id, fingerprint) = (named.id, named.identity.fingerprint);
         let accepted = refusal::marks(id, &named.identity, Execution::InProgress);
-        let mut flying = pin!(self.fly(named, permit));
+        let mut flying = pin!(self.fly(named, in_line_until));
         let answer = tokio::select! {
             // It takes its place among the flights before anybody looks for it there.
             biased;
@@ -61,12 +59,18 @@ impl Engine {
     /// Returns at `until`, or as soon after as the call is on record as one that goes on without its callers; never if it
     /// comes to an end without a run.
     async fn goes_on(&self, id: OperationId, fingerprint: Fingerprint, until: Instant) {
-        if let Some(passenger) = self.shared.flights.watch(id, fingerprint)
-            && matches!(passenger.departure().await, Wait::StillRunning)
-        {
-            sleep_until(until).await;
-            if self.is_accepted(Some(id)).await {
-                return;
+        while let Some(passenger) = self.shared.flights.watch(id, fingerprint) {
+            match passenger.departure().await {
+                Wait::StillRunning => {
+                    sleep_until(until).await;
+                    if self.is_accepted(Some(id)).await {
+                        return;
+                    }
+                    break;
+                }
+                Wait::Landed(_) => break,
+                // Another one has taken its place among the flights.
+                Wait::Lost => {}
             }
         }
         std::future::pending().await

@@ -15,6 +15,7 @@ use crate::engine::gates::{Entrant, may_probe, whom};
 use crate::operation::admission::{Repeat, ResendRule};
 use crate::operation::transition::Retention;
 use crate::operation::{Identity, KeySource, OperationId, Scope, StoredRequest};
+use crate::retry::decide::LEAST_TRY;
 
 /// For a look at what became of a call without a key.
 const STAMPED_LIFE: Duration = Duration::from_secs(5 * 60);
@@ -125,14 +126,14 @@ impl NamedCall {
         resend_rule(&self.call.route, &self.call.method, &self.identity)
     }
 
-    /// For the first attempt.
-    pub(super) fn entrant(&self) -> Entrant {
+    /// For the first attempt, of a caller who stands in line until then.
+    pub(super) fn entrant(&self, until: Instant) -> Entrant {
         let Call { route, headers, deadline, scope, .. } = &self.call;
         Entrant {
             may_probe: may_probe(self.repeat()),
             whom: whom(&route.upstream, headers.iter()),
             scope: scope.clone(),
-            deadline: *deadline,
+            deadline: (until + LEAST_TRY).min(*deadline),
             patience: route.retry.retry_after_max,
             is_new: true,
         }

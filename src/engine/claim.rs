@@ -10,7 +10,7 @@ use crate::config::InFlight;
 use crate::crash_point::{self, Point};
 use crate::engine::Engine;
 use crate::engine::answer::Answer;
-use crate::engine::call::NamedCall;
+use crate::engine::call::{Call, NamedCall};
 use crate::engine::conclusion::Conclusion;
 use crate::engine::flight::{Passenger, Pilot, Seat, Wait};
 use crate::engine::gates::Permit;
@@ -52,30 +52,46 @@ impl FirstCaller {
 }
 
 impl Engine {
-    /// A guarded call from its key to its answer. The work is a task of its own: a caller who hangs up drops nothing.
-    pub(super) async fn fly(self: &Arc<Self>, named: NamedCall, mut permit: Option<Permit>) -> Answer {
-        let patience = (Instant::now() + named.call.route.in_flight_wait).min(named.call.deadline);
+    /// A guarded call from its key to its answer. Of several with the same request one goes, in the lines before the gates
+    /// as well; in these nobody stands longer than `until`.
+    pub(super) async fn fly(self: &Arc<Self>, named: NamedCall, until: Instant) -> Answer {
+        let mut patience = None;
         loop {
             let passenger = match self.shared.flights.enter(named.id, named.identity.fingerprint) {
-                Seat::Pilot(pilot) => return self.take_off(pilot, named, permit).await,
+                Seat::Pilot(pilot) => return self.depart(pilot, named, until).await,
                 Seat::Unsettled(end) => return self.stored_receipt(&named).await.unwrap_or(end).answer(),
                 Seat::Passenger(passenger) => passenger,
             };
-            permit = None;
-            match wait_aboard(passenger, named.call.route.in_flight, patience).await {
-                Wait::Landed(end) if end.is_in_progress() && Instant::now() < patience => {}
-                Wait::Landed(end) => return end.answer(),
-                Wait::StillRunning => return self.still_flying(&named).await.answer(),
-                Wait::Lost => {}
-            }
+            let so_far = match wait_aboard(passenger, &named.call, until, &mut patience).await {
+                None => refusal::in_line(&named),
+                Some(Wait::StillRunning) => refusal::in_progress(named.id, &named.identity),
+                Some(Wait::Landed(end)) if !end.is_in_progress() || patience <= Some(Instant::now()) => {
+                    return end.answer();
+                }
+                Some(Wait::Landed(_) | Wait::Lost) => continue,
+            };
+            return self.still_flying(&named, so_far).await.answer();
+        }
+    }
+
+    /// Through the gates, and off. Who is turned away there, or leaves the line, is lost to his passengers: each of them may
+    /// have more time than he had.
+    async fn depart(self: &Arc<Self>, pilot: Pilot, named: NamedCall, until: Instant) -> Answer {
+        // Nothing is on record yet, and nobody sends for one who has left the line.
+        named.call.presence.ends_with_caller(true);
+        let admitted = self.admit(&pilot, &named, until).await;
+        named.call.presence.ends_with_caller(false);
+        match admitted {
+            Ok(permit) => self.take_off(pilot, named, permit).await,
+            Err(refused) => refused.answer(),
         }
     }
 
     /// A flight knows what its own gateway knows. While that had lost the store, or the lease, another one may have ended
     /// the operation.
-    async fn still_flying(&self, named: &NamedCall) -> Arc<Conclusion> {
+    async fn still_flying(&self, named: &NamedCall, so_far: Conclusion) -> Arc<Conclusion> {
         match self.recorded(named).await {
-            Ok(end) => end.unwrap_or_else(|| refusal::in_progress(named.id, &named.identity).into()),
+            Ok(end) => end.unwrap_or_else(|| so_far.into()),
             Err(error) => refusal::in_flight_without_store(named, &error).into(),
         }
     }
@@ -97,6 +113,7 @@ impl Engine {
         })
     }
 
+    /// The work is a task of its own: a caller who hangs up drops nothing.
     async fn take_off(self: &Arc<Self>, pilot: Pilot, named: NamedCall, permit: Option<Permit>) -> Answer {
         let (sender, receiver) = oneshot::channel();
         let (id, identity) = (named.id, Arc::clone(&named.identity));
@@ -278,9 +295,21 @@ async fn take_back(mut owner: Owner, before: Option<Fence>, word: LastWord) {
     }
 }
 
-async fn wait_aboard(passenger: Passenger, in_flight: InFlight, patience: Instant) -> Wait {
-    match in_flight {
-        InFlight::Wait => passenger.landing(patience).await,
-        InFlight::Reject => passenger.departure().await,
-    }
+/// Whoever waits for a call that stands in line stands there with it; for one that is being made he waits as the route says,
+/// which is `patience` from the first time on. `None`: it is still in line at `until`.
+async fn wait_aboard(
+    passenger: Passenger,
+    call: &Call,
+    until: Instant,
+    patience: &mut Option<Instant>,
+) -> Option<Wait> {
+    call.presence.ends_with_caller(true);
+    let boarded = passenger.clone().boarding(until).await;
+    call.presence.ends_with_caller(false);
+    let boarded = boarded?;
+    let patience = *patience.get_or_insert_with(|| (Instant::now() + call.route.in_flight_wait).min(call.deadline));
+    Some(match (boarded, call.route.in_flight) {
+        (Wait::StillRunning, InFlight::Wait) => passenger.landing(patience).await,
+        (told, _) => told,
+    })
 }

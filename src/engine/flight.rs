@@ -17,6 +17,8 @@ use crate::operation::{Fingerprint, OperationId};
 /// How far a flight has come.
 #[derive(Clone, Debug)]
 enum Phase {
+    /// The first caller stands in a line of the gates, and nothing of the call has begun here.
+    InLine,
     /// The store has not said yet who owns the key: it may be a replay in no time.
     Claiming,
     /// Somebody, here or elsewhere, is at work on it.
@@ -83,6 +85,15 @@ impl Flights {
         }
     }
 
+    /// Takes the flight of one who still stands in line off the map: he finds what has come of the call when his turn comes.
+    pub fn overtake(&self, id: OperationId, fingerprint: Fingerprint) {
+        let name = (id, fingerprint);
+        let mut flights = self.lock();
+        if flights.get(&name).is_some_and(|flight| matches!(*flight.phase.borrow(), Phase::InLine)) {
+            flights.remove(&name);
+        }
+    }
+
     /// Off the map before anybody is told, so that whoever comes after the landing asks the store.
     fn land(&self, pilot: &Pilot, conclusion: Option<&Arc<Conclusion>>) {
         let mut flights = self.lock();
@@ -139,6 +150,16 @@ pub struct Pilot {
 }
 
 impl Pilot {
+    /// From now on the call waits for its turn.
+    pub fn in_line(&self) {
+        self.phase.send_replace(Phase::InLine);
+    }
+
+    /// It was its turn, or will not be.
+    pub fn out_of_line(&self) {
+        self.phase.send_replace(Phase::Claiming);
+    }
+
     /// From now on it is known that the key is being worked on.
     pub fn running(&self) {
         self.phase.send_replace(Phase::Running);
@@ -171,6 +192,7 @@ impl Drop for Pilot {
 }
 
 /// Somebody who waits for a flight.
+#[derive(Clone)]
 pub struct Passenger {
     phase: watch::Receiver<Phase>,
 }
@@ -197,16 +219,35 @@ impl Passenger {
 
     /// Waits only until it is known whether there is something to wait for.
     pub async fn departure(mut self) -> Wait {
-        match self.phase.wait_for(|phase| !matches!(phase, Phase::Claiming)).await {
+        match self.phase.wait_for(|phase| !matches!(phase, Phase::InLine | Phase::Claiming)).await {
             Err(_) => Wait::Lost,
             Ok(phase) => seen(&phase),
+        }
+    }
+
+    /// The same, but in line no longer than `until`; `None` where it is still there then.
+    pub async fn boarding(mut self, until: Instant) -> Option<Wait> {
+        loop {
+            let phase = match self.phase.wait_for(|phase| !matches!(phase, Phase::Claiming)).await {
+                Err(_) => return Some(Wait::Lost),
+                Ok(phase) => phase.clone(),
+            };
+            if !matches!(phase, Phase::InLine) {
+                return Some(seen(&phase));
+            }
+            let its_turn = self.phase.wait_for(|phase| !matches!(phase, Phase::InLine));
+            match tokio::time::timeout_at(until, its_turn).await {
+                Err(_) => return None,
+                Ok(Err(_)) => return Some(Wait::Lost),
+                Ok(Ok(_)) => {}
+            }
         }
     }
 }
 
 fn seen(phase: &Phase) -> Wait {
     match phase {
-        Phase::Claiming | Phase::Running => Wait::StillRunning,
+        Phase::InLine | Phase::Claiming | Phase::Running => Wait::StillRunning,
         Phase::Landed(conclusion) => Wait::Landed(conclusion.clone()),
     }
 }

@@ -46,7 +46,7 @@ use crate::engine::answer::{Answer, Execution, Unguarded};
 use crate::engine::buffers::Buffers;
 use crate::engine::call::{Call, NamedCall};
 use crate::engine::conclusion::Conclusion;
-use crate::engine::flight::Flights;
+use crate::engine::flight::{Flights, Pilot};
 use crate::engine::gates::{Gate, Gates, Permit, Refused, may_probe};
 use crate::engine::headroom::Headroom;
 use crate::engine::limits::{Limits, OverRate};
@@ -217,14 +217,12 @@ impl Engine {
         if let Err(refused) = self.find_former(&mut named).await {
             return refused.answer();
         }
-        // Nothing is on record yet, and nobody sends for one who has left the line.
-        named.call.presence.ends_with_caller(true);
-        let admitted = self.admit(&named).await;
-        named.call.presence.ends_with_caller(false);
-        match (admitted, named.call.respond_async) {
-            (Ok(permit), None) => self.fly(named, permit).await,
-            (Ok(permit), Some(wait)) => Box::pin(self.fly_ahead(named, permit, wait)).await,
-            (Err(refused), _) => refused.answer(),
+        match named.call.respond_async {
+            None => {
+                let deadline = named.call.deadline;
+                self.fly(named, deadline).await
+            }
+            Some(wait) => Box::pin(self.fly_ahead(named, wait)).await,
         }
     }
 
@@ -237,41 +235,54 @@ impl Engine {
     }
 
     /// The gates are for sends that may come, not for looks at the past: an existing record answers first, and needs no
-    /// permit. Where one refuses, it is told what came of the call so far.
-    async fn admit(&self, named: &NamedCall) -> Result<Option<Permit>, Box<Conclusion>> {
-        let (route, no_store) = (&named.call.route, |error| Box::new(refusal::store_unavailable(named, &error)));
-        let Some(lane) = self.lane(route) else { return Ok(None) };
-        if self.shared.limits.has(&route.name) {
-            let Some(so_far) = self.before_send(named).await.map_err(no_store)? else { return Ok(None) };
-            let is_open = lane.gate.turn_away(&named.entrant());
-            is_open.map_err(|refused| self.held_back(named, so_far, refused))?;
-            let taken = self.take_rate(route, &named.call.scope, named.call.deadline).await;
-            taken.map_err(|over| Box::new(refusal::rate_limited(named, so_far, over)))?;
-        }
-        if let Some(permit) = lane.gate.admit_at_once(may_probe(named.repeat())) {
+    /// permit. One that has come while the call stood in line answers as well; else it is told what came of the call so far.
+    async fn admit(&self, pilot: &Pilot, named: &NamedCall, until: Instant) -> Result<Option<Permit>, Box<Conclusion>> {
+        let no_store = |error| Box::new(refusal::store_unavailable(named, &error));
+        if !self.shared.limits.has(&named.call.route.name)
+            && let Some(permit) = self.admit_at_once(named)
+        {
             return Ok(Some(permit));
         }
+        if self.before_send(named).await.map_err(no_store)?.is_none() {
+            return Ok(None);
+        }
+        pilot.in_line();
+        let passed = Box::pin(self.stand_in_line(named, until)).await;
+        pilot.out_of_line();
+        let turned_away = match passed {
+            Ok(permit) => return Ok(permit),
+            Err(turned_away) => turned_away,
+        };
         let Some(so_far) = self.before_send(named).await.map_err(no_store)? else { return Ok(None) };
-        let entered = Box::pin(self.pass_gates(&lane.gate, &named.entrant())).await;
-        entered.map(Some).map_err(|refused| self.held_back(named, so_far, refused))
+        turned_away.reason().into_iter().for_each(|reason| self.note_refusal(&named.call.route, reason));
+        Err(Box::new(turned_away.told(named, so_far)))
     }
 
-    fn held_back(&self, named: &NamedCall, so_far: Execution, refused: Refused) -> Box<Conclusion> {
-        refused.reason().into_iter().for_each(|reason| self.note_refusal(&named.call.route, reason));
-        Box::new(refusal::held_back(named, so_far, refused))
+    fn admit_at_once(&self, named: &NamedCall) -> Option<Permit> {
+        self.lane(&named.call.route)?.gate.admit_at_once(may_probe(named.repeat()))
     }
 
-    /// Comes after the gates, for what they turn away is not sent.
+    /// What the gates turn away is not sent, so it must not use up a rate.
+    async fn stand_in_line(&self, named: &NamedCall, until: Instant) -> Result<Option<Permit>, TurnedAway> {
+        let Call { route, scope, .. } = &named.call;
+        let Some(lane) = self.lane(route) else { return Ok(None) };
+        if self.shared.limits.has(&route.name) {
+            lane.gate.turn_away(&named.entrant(until)).map_err(TurnedAway::AtGate)?;
+            self.take_rate(route, scope, until).await.map_err(TurnedAway::ByRate)?;
+        }
+        if let Some(permit) = self.admit_at_once(named) {
+            return Ok(Some(permit));
+        }
+        let entered = self.pass_gates(&lane.gate, &named.entrant(until)).await;
+        entered.map(Some).map_err(TurnedAway::AtGate)
+    }
+
     async fn take_rate(&self, route: &Route, scope: &Scope, until: Instant) -> Result<(), OverRate> {
-        let taken = self.shared.limits.take(self.store.as_ref(), &route.name, scope, until).await;
-        taken.inspect_err(|_| self.note_refusal(route, Refusal::Rate))
+        self.shared.limits.take(self.store.as_ref(), &route.name, scope, until).await
     }
 
     /// What came of the call so far, if it would be sent now; `None` where it is answered without that.
     async fn before_send(&self, named: &NamedCall) -> Result<Option<Execution>, StoreError> {
-        if self.shared.flights.watch(named.id, named.identity.fingerprint).is_some() {
-            return Ok(None);
-        }
         let Some(found) = self.store.read(named.id).await? else { return Ok(Some(Execution::NotExecuted)) };
         let now = self.store.now();
         let row = found.operation.admit(Some(&named.identity.fingerprint), &named.resend_rule(), now);
@@ -311,6 +322,29 @@ impl Engine {
     fn jittered(&self, wait: Duration) -> Duration {
         let half = wait / 2;
         half + Duration::from_millis(self.shared.entropy.up_to(crate::clock::millis(half)))
+    }
+}
+
+/// Why a call got no further than a line.
+enum TurnedAway {
+    ByRate(OverRate),
+    AtGate(Refused),
+}
+
+impl TurnedAway {
+    /// By which it is counted.
+    fn reason(&self) -> Option<Refusal> {
+        match self {
+            Self::ByRate(_) => Some(Refusal::Rate),
+            Self::AtGate(refused) => refused.reason(),
+        }
+    }
+
+    fn told(self, named: &NamedCall, so_far: Execution) -> Conclusion {
+        match self {
+            Self::ByRate(over) => refusal::rate_limited(named, so_far, over),
+            Self::AtGate(refused) => refusal::held_back(named, so_far, refused),
+        }
     }
 }
 

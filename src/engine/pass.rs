@@ -18,6 +18,7 @@ use crate::engine::attempt::{
 use crate::engine::gates::{Came, Entrant, Permit, Place, Refused, may_probe, whom};
 use crate::engine::judge::Judgement;
 use crate::engine::problem::{Code, Problem};
+use crate::engine::status::Refusal;
 use crate::engine::{Engine, Lane, refusal};
 use crate::operation::admission::Repeat;
 use crate::operation::outcome::{Fact, Outcome, Silence};
@@ -148,7 +149,7 @@ impl Engine {
         if self.shared.limits.has(&route.name) {
             lane.gate.turn_away(&entrant(passage, progress)).map_err(gate_problem)?;
             let taken = self.take_rate(route, &passage.scope, passage.deadline).await;
-            taken.map_err(|over| refusal::rate_problem(route, over))?;
+            taken.inspect_err(|_| lane.counters.refused(Refusal::Rate).add()).map_err(|over| refusal::rate_problem(route, over))?;
         }
         self.admit_passage(lane, passage, progress).await.map_err(gate_problem)
     }

@@ -62,6 +62,8 @@ impl Engine {
         if self.is_long_lost(&operation) {
             self.shared.flights.give_up(id, operation.identity.fingerprint);
         }
+        // Of a repeat in line, which may stand there for long.
+        self.shared.flights.overtake(id, operation.identity.fingerprint);
         let Seat::Pilot(pilot) = self.shared.flights.enter(id, operation.identity.fingerprint) else {
             return Ok(Look::Done);
         };

@@ -101,6 +101,13 @@ pub fn in_progress(id: OperationId, identity: &Identity) -> Conclusion {
     Conclusion::Problem { problem, marks: marks(id, identity, Execution::InProgress) }
 }
 
+/// A copy of the call stands in line for its turn, and has more time than this one.
+pub fn in_line(named: &NamedCall) -> Conclusion {
+    let detail = "Another request with this key stands in line here and is sent when its turn comes; this one was not.";
+    let problem = Problem::new(Code::InProgress, detail).with_retry_after(SOON);
+    Conclusion::Problem { problem, marks: marks(named.id, &named.identity, Execution::InProgress) }
+}
+
 /// The record is at work, or waits for its time.
 pub fn waiting(operation: &Operation, now: Timestamp) -> Conclusion {
     let Some(left) = operation.parked_until().map(|at| at.since(now)) else {

@@ -14,6 +14,7 @@ mod gates;
 mod grpc;
 mod later;
 mod leases;
+mod lines;
 mod live;
 mod passing;
 mod pauses;

@@ -80,7 +80,7 @@ impl Places {
     pub(super) fn has_room_for(&self, scope: &Scope) -> bool {
         let state = locked(&self.state);
         let own = state.lines.get(scope).map_or(0, VecDeque::len);
-        let gives_way = |line: &VecDeque<_>| line.len() > own + 1 || line.iter().any(Sender::is_closed);
+        let gives_way = |line: &VecDeque<_>| line.len() > own + 1;
         state.taken < self.bounds.most
             || state.waiting() < self.bounds.queue as usize
             || state.lines.values().any(gives_way)
