@@ -340,7 +340,7 @@ async fn a_pause_between_two_tries_puts_a_call_off_on_every_upstream() {
         gateway.is_idle().await;
         let before = gateway.upstream.seen().len();
         let parked_until = gateway.kept("k").await.unwrap().operation.parked_until();
-        assert!(parked_until.is_some_and(|until| until.since(gateway.now()) > secs(500)), "{parked_until:?}");
+        assert!(parked_until.is_some_and(|until| until.since(gateway.now()) <= secs(60)), "{parked_until:?}");
         sweep_for(&gateway, TEN_MINUTES + secs(90)).await;
         gateway.has_become("k", S::Succeeded).await;
         assert_eq!(gateway.upstream.seen().len(), before + 1);
@@ -357,7 +357,7 @@ async fn a_breaker_that_is_open_between_two_tries_puts_a_call_off() {
         gateway.is_idle().await;
         let before = gateway.upstream.seen().len();
         let parked_until = gateway.kept("k").await.unwrap().operation.parked_until();
-        assert!(parked_until.is_some_and(|until| until.since(gateway.now()) > secs(200)), "{parked_until:?}");
+        assert!(parked_until.is_some_and(|until| until.since(gateway.now()) <= secs(60)), "{parked_until:?}");
         sweep_for(&gateway, secs(600)).await;
         gateway.has_become("k", S::Succeeded).await;
         assert_eq!(gateway.upstream.seen().len(), before + 1);
