@@ -24,7 +24,7 @@ use crate::operation::admission::Repeat;
 use crate::operation::outcome::Fact;
 use crate::retry::RetryPolicy;
 use crate::retry::breaker::{BreakerPolicy, Ticket, health};
-use crate::retry::budget::{self, Budget, Ledger};
+use crate::retry::budget::{Budget, Ledger};
 use crate::retry::decide::{Decision, Situation, Stop, decide};
 use circuit::{Circuit, CircuitSnapshot};
 pub(super) use entry::{Came, Entrant, Refused, whom};
@@ -190,19 +190,18 @@ impl Gate {
         if matches!(decision, Decision::End { .. } | Decision::Retry { parked: true, .. }) {
             return decision;
         }
-        // What may be put off goes as far as the gates at the end of its wait.
-        let open = self.circuit.as_ref().filter(|circuit| circuit.look(may_probe).is_err());
-        if let Some(circuit) = open.filter(|_| !situation.may_park) {
+        if let Some((circuit, Err(wait))) = self.circuit.as_ref().map(|circuit| (circuit, circuit.look(may_probe))) {
             circuit.refused.add();
-            return situation.stopped(Stop::Breaker);
+            return situation.put_off(decision, wait, Stop::Breaker);
         }
-        if !decision.is_charged(&situation.run) || self.charge(&policy.budget) {
+        // What may be put off is paid for when it is made.
+        if situation.may_park || !decision.is_charged(&situation.run) || self.charge(&policy.budget) {
             return decision;
         }
-        situation.put_off(decision, budget::SPAN, Stop::Budget)
+        situation.stopped(Stop::Budget)
     }
 
-    /// Has the budget pay for a retry. One that nobody waits for may be made when that has something again.
+    /// Has the budget pay for a retry.
     pub(super) fn charge(&self, budget: &Budget) -> bool {
         let is_paid = locked(&self.upstream.ledger).withdraw(budget, self.upstream.now());
         if !is_paid {

@@ -157,6 +157,7 @@ impl Engine {
         }
         tracing::warn!(operation = %named.id, route = %named.call.route.name, "store away: call goes unguarded");
         let NamedCall { call, identity, .. } = named;
+        call.presence.ends_with_caller(true);
         self.unguarded(Passage {
             target: upstream_target(&call.route, &call.target),
             method: call.method,

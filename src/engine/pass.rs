@@ -149,7 +149,9 @@ impl Engine {
         if self.shared.limits.has(&route.name) {
             lane.gate.turn_away(&entrant(passage, progress)).map_err(gate_problem)?;
             let taken = self.take_rate(route, &passage.scope, passage.deadline).await;
-            taken.inspect_err(|_| lane.counters.refused(Refusal::Rate).add()).map_err(|over| refusal::rate_problem(route, over))?;
+            taken
+                .inspect_err(|_| lane.counters.refused(Refusal::Rate).add())
+                .map_err(|over| refusal::rate_problem(route, over))?;
         }
         self.admit_passage(lane, passage, progress).await.map_err(gate_problem)
     }

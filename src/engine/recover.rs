@@ -117,7 +117,8 @@ impl Engine {
         Ok(Look::Done)
     }
 
-    /// A call that its gates would only put off is not taken over for that: it waits as it is, without an event.
+    /// A call that its gates would only put off is not taken over for that: it waits as it is, without an event. Not for long,
+    /// for it must not be taken for one that was left to others, nor stay in the way of what is due later.
     fn is_held_back(&self, operation: &Operation, rule: &ResendRule, route: &Route, request: &StoredRequest) -> bool {
         let entrant = || Entrant {
             deadline: Instant::now() + route.retry.deadline,
@@ -125,8 +126,10 @@ impl Engine {
             is_new: false,
             ..entrant(operation, rule, route, request)
         };
-        let is_parked = operation.state.name() == StateName::Waiting && waits_on(operation, self.store.now());
-        let lane = self.lane(route).filter(|_| is_parked);
+        let now = self.store.now();
+        let is_parked = operation.state.name() == StateName::Waiting && waits_on(operation, now);
+        let is_fresh = operation.due().is_some_and(|due| now < due.after(LEFT_TO_OTHERS / 2));
+        let lane = self.lane(route).filter(|_| is_parked && is_fresh);
         lane.is_some_and(|lane| lane.gate.would_refuse(&entrant()).is_some())
     }
 

@@ -30,12 +30,9 @@ use crate::operation::admission::ResendRule;
 use crate::operation::outcome::Outcome;
 use crate::operation::transition::{Ended, Retention};
 use crate::operation::{Cause, Operation, OperationId, State, StateName, StoredRequest};
-use crate::retry::decide::{self, Decision, LONGEST_PARKING, Situation, Stop};
-use crate::retry::pause::Whom;
+use crate::retry::decide::{self, Decision, LEAST_TRY, LONGEST_PARKING, LONGEST_PUT_OFF, Situation, Stop};
+use crate::retry::pause::{SOON, Whom};
 use crate::store::Found;
-
-/// A gate that opens before its time is to be noticed.
-const LONGEST_PUT_OFF: Duration = Duration::from_secs(60);
 
 /// A send that never began, for its intent could not be made durable.
 const UNSENT: Ended = Ended { cause: Cause::Store, may_have_run: false };
@@ -152,6 +149,7 @@ impl<'a> Run<'a> {
                 Err(error) => return Box::pin(self.broken_off(error, UNSENT, caller)).await,
             };
             let (attempted, decision) = self.weigh(attempted).await;
+            let is_charged = decision.is_charged(&self.tries);
             match decision {
                 Decision::Retry { wait, ended, parked: true, .. } => {
                     drop(attempted.put_aside().await);
@@ -164,7 +162,7 @@ impl<'a> Run<'a> {
                     if let Err(error) = self.pause(wait, ended).await {
                         return Box::pin(self.broken_off(error, ended, caller)).await;
                     }
-                    if let Err(refused) = self.admit().await {
+                    if let Err(refused) = self.admit_retry(is_charged).await {
                         if let Some(parked) = Box::pin(self.put_off(&refused)).await {
                             return parked;
                         }
@@ -185,6 +183,8 @@ impl<'a> Run<'a> {
         let cause = refused.map_or(Cause::OwnerLost, |_| Cause::HeldBack);
         let stop = refused.map_or(Stop::Exhausted, |refused| refused.stop(&self.route.retry));
         let ended = Ended { cause, may_have_run: false };
+        let reason = refused.and_then(|refused| refused.reason()).filter(|_| !self.owner.operation.may_have_run);
+        reason.into_iter().for_each(|reason| self.lane.counters.refused(reason).add());
         let outcome = Outcome::NotSent { cause, reused_connection: false };
         let failure = Some(format!("{cause}, and this run has sent nothing"));
         let told = Told { answer: None, hint: None, refused, failure, outcome, stop: Some(stop) };
@@ -196,15 +196,26 @@ impl<'a> Run<'a> {
     async fn enter(&mut self) -> Result<(), Refused> {
         while self.permit.is_none() {
             match self.admit().await {
-                Err(Refused::BreakerOpen(_, wait)) if Instant::now() + wait < self.deadline => {
-                    self.owner.holding(pin!(sleep(wait))).await;
+                Err(Refused::BreakerOpen(_, wait)) if Instant::now() + wait + LEAST_TRY <= self.deadline => {
+                    // Others may close it before that.
+                    self.owner.holding(pin!(sleep(wait.min(SOON)))).await;
                 }
                 admitted => admitted?,
             }
         }
         let operation = &self.owner.operation;
         let was_parked = operation.accepted && operation.state.name() == StateName::Waiting && self.tries.tries > 0;
-        if was_parked && !self.lane.gate.charge(&self.route.retry.budget) {
+        self.pay(was_parked)
+    }
+
+    /// What somebody waits for was paid for when it was decided.
+    async fn admit_retry(&mut self, is_charged: bool) -> Result<(), Refused> {
+        self.admit().await?;
+        self.pay(is_charged && self.owner.operation.accepted)
+    }
+
+    fn pay(&mut self, is_charged: bool) -> Result<(), Refused> {
+        if is_charged && !self.lane.gate.charge(&self.route.retry.budget) {
             self.permit = None;
             return Err(Refused::OverBudget);
         }

@@ -23,6 +23,8 @@ use table::{Again, Once, again};
 
 /// A hint beyond it is not waited for by anybody.
 pub const LONGEST_PARKING: Duration = Duration::from_secs(24 * 60 * 60);
+/// A gate that opens before its time is to be noticed by what it put off.
+pub const LONGEST_PUT_OFF: Duration = Duration::from_secs(60);
 
 /// An attempt that has less time than this before the deadline is not begun.
 pub const LEAST_TRY: Duration = Duration::from_millis(100);
@@ -187,11 +189,12 @@ impl Situation {
         Decision::End { ending: self.with_promotion().ending(), stop: Some(stop) }
     }
 
-    /// The same where the retry could be made after `wait`, which ends no run that need not go on now.
+    /// The same where a gate may let the retry through after `wait`, which ends no run that need not go on now.
     pub fn put_off(&self, retry: Decision, wait: Duration, stop: Stop) -> Decision {
         match retry {
             Decision::Retry { wait: own, ended, new_connection, run, parked: _ } if self.may_park => {
-                Decision::Retry { wait: own.max(wait), ended, new_connection, run, parked: true }
+                let wait = own.max(wait.min(LONGEST_PUT_OFF));
+                Decision::Retry { wait, ended, new_connection, run, parked: true }
             }
             Decision::Retry { .. } | Decision::End { .. } => self.stopped(stop),
         }
