@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::config::StoreSettings;
 use crate::engine::answer::{Answer, Content, Execution};
@@ -19,6 +19,8 @@ use crate::operation::{Fingerprint, OperationId, Scope};
 
 /// As long as a caller stands in line who would not wait at all: enough for a turn on the ramp behind a pause.
 const LEAST_IN_LINE: Duration = Duration::from_millis(500);
+/// Between two looks at a seat that somebody has left.
+const MOMENT: Duration = Duration::from_millis(10);
 
 /// What a call with these `credentials` needs that would be lost with its caller, where he asks for the answer later.
 pub fn unkeepable(call: &Call, credentials: &[(HeaderName, HeaderValue)], store: &StoreSettings) -> Option<Problem> {
@@ -59,21 +61,21 @@ impl Engine {
     /// Returns at `until`, or as soon after as the call is on record as one that goes on without its callers; never if it
     /// comes to an end without a run.
     async fn goes_on(&self, id: OperationId, fingerprint: Fingerprint, until: Instant) {
-        while let Some(passenger) = self.shared.flights.watch(id, fingerprint) {
-            match passenger.departure().await {
-                Wait::StillRunning => {
-                    sleep_until(until).await;
-                    if self.is_accepted(Some(id)).await {
-                        return;
-                    }
-                    break;
-                }
-                Wait::Landed(_) => break,
-                // Another one has taken its place among the flights.
-                Wait::Lost => {}
+        loop {
+            let departed = match self.shared.flights.watch(id, fingerprint) {
+                Some(passenger) => passenger.departure().await,
+                None => Wait::Lost,
+            };
+            match departed {
+                Wait::StillRunning => break,
+                // Another one may take its place among the flights.
+                Wait::Landed(_) | Wait::Lost => sleep(MOMENT).await,
             }
         }
-        std::future::pending().await
+        sleep_until(until).await;
+        if !self.is_accepted(Some(id)).await {
+            std::future::pending().await
+        }
     }
 
     /// A call that was begun for somebody who waits ends with his wait, and may need what he has not left with it.

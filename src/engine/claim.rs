@@ -62,6 +62,11 @@ impl Engine {
                 Seat::Unsettled(end) => return self.stored_receipt(&named).await.unwrap_or(end).answer(),
                 Seat::Passenger(passenger) => passenger,
             };
+            if passenger.is_in_line() && matches!(self.before_send(&named).await, Ok(None)) {
+                // A record answers first, and nobody who stands in line has to be waited for.
+                self.shared.flights.overtake(named.id, named.identity.fingerprint);
+                continue;
+            }
             let so_far = match wait_aboard(passenger, &named.call, until, &mut patience).await {
                 None => refusal::in_line(&named),
                 Some(Wait::StillRunning) => refusal::in_progress(named.id, &named.identity),
@@ -83,7 +88,14 @@ impl Engine {
         named.call.presence.ends_with_caller(false);
         match admitted {
             Ok(permit) => self.take_off(pilot, named, permit).await,
-            Err(refused) => refused.answer(),
+            Err(refused) => {
+                let answer = refused.answer();
+                if answer.is_for_want_of_store() {
+                    // His passengers would ask the same store, one after the other.
+                    pilot.land(*refused);
+                }
+                answer
+            }
         }
     }
 

@@ -155,9 +155,11 @@ impl Pilot {
         self.phase.send_replace(Phase::InLine);
     }
 
-    /// It was its turn, or will not be.
+    /// It was its turn, or will not be. Who was overtaken in line is back where nobody has taken his place.
     pub fn out_of_line(&self) {
         self.phase.send_replace(Phase::Claiming);
+        let flight = || Flight { phase: self.phase.subscribe(), is_unsettled: false, landed: None };
+        self.flights.lock().entry(self.name).or_insert_with(flight);
     }
 
     /// From now on it is known that the key is being worked on.
@@ -207,6 +209,11 @@ pub enum Wait {
 }
 
 impl Passenger {
+    /// Whether the flight still stands in line, so that nothing of the call has begun here.
+    pub fn is_in_line(&self) -> bool {
+        matches!(*self.phase.borrow(), Phase::InLine)
+    }
+
     /// Waits until the flight has landed, or `until`.
     pub async fn landing(mut self, until: Instant) -> Wait {
         let landed = self.phase.wait_for(|phase| matches!(phase, Phase::Landed(_)));

@@ -164,7 +164,7 @@ impl Gate {
     }
 
     /// Whether the breaker would let an attempt through by now, or how long until that is worth asking. It takes nothing.
-    fn look(&self, may_probe: bool) -> Result<(), Duration> {
+    pub(super) fn look(&self, may_probe: bool) -> Result<(), Duration> {
         self.circuit.as_ref().map_or(Ok(()), |circuit| circuit.look(may_probe))
     }
 

@@ -114,7 +114,7 @@ impl Limiter {
                 return told;
             }
         }
-        self.counted.take(rates)
+        self.counted.take(rates.iter().map(|(whose, _)| whose))
     }
 }
 

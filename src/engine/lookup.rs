@@ -38,7 +38,11 @@ impl Engine {
             if is_over || Instant::now() >= until {
                 return Ok(view);
             }
-            let flight = self.shared.flights.watch(id, view.operation.identity.fingerprint).filter(|_| !landed);
+            let flight = self
+                .shared
+                .flights
+                .watch(id, view.operation.identity.fingerprint)
+                .filter(|passenger| !landed && !passenger.is_in_line());
             landed = flight.is_some();
             match flight {
                 Some(passenger) => drop(passenger.landing(until).await),

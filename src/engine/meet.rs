@@ -193,6 +193,7 @@ impl Engine {
         let until = (Instant::now() + route.in_flight_wait).min(named.call.deadline);
         if id != named.id
             && let Some(passenger) = self.shared.flights.watch(id, found.operation.identity.fingerprint)
+            && !passenger.is_in_line()
         {
             return Ok(Met::Concluded(Box::new(match passenger.landing(until).await {
                 Wait::Landed(end) => Conclusion::clone(&end),

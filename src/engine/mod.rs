@@ -244,9 +244,7 @@ impl Engine {
         {
             return Ok(Some(permit));
         }
-        if self.before_send(named).await.map_err(no_store)?.is_none() {
-            return Ok(None);
-        }
+        let Some(before) = self.before_send(named).await.map_err(no_store)? else { return Ok(None) };
         pilot.in_line();
         let passed = Box::pin(self.stand_in_line(named, until)).await;
         pilot.out_of_line();
@@ -254,6 +252,7 @@ impl Engine {
             Ok(permit) => return Ok(permit),
             Err(turned_away) => turned_away,
         };
+        let no_store = |error| Box::new(refusal::unsent_without_store(named, before, &error));
         let Some(so_far) = self.before_send(named).await.map_err(no_store)? else { return Ok(None) };
         turned_away.reason().into_iter().for_each(|reason| self.note_refusal(&named.call.route, reason));
         Err(Box::new(turned_away.told(named, so_far)))

@@ -51,6 +51,8 @@ impl Engine {
         if request.had_credential {
             return Err(conflict(NEEDS_CALLER));
         }
+        // A repeat in line has not begun.
+        self.shared.flights.overtake(id, operation.identity.fingerprint);
         let Seat::Pilot(pilot) = self.shared.flights.enter(id, operation.identity.fingerprint) else {
             return Err(conflict("Somebody is making the call right now."));
         };

@@ -164,6 +164,14 @@ pub fn in_flight_without_store(named: &NamedCall, error: &StoreError) -> Conclus
     known_without_store(marks(named.id, &named.identity, Execution::InProgress), error)
 }
 
+/// The store was read, and what it said came to `so_far`; now it does not answer.
+pub fn unsent_without_store(named: &NamedCall, so_far: Execution, error: &StoreError) -> Conclusion {
+    match so_far {
+        Execution::NotExecuted => store_unavailable(named, error),
+        so_far => known_without_store(marks(named.id, &named.identity, so_far), error),
+    }
+}
+
 /// The record was read at `now`, and then the store took no step: what the record said is what is known.
 pub fn met_without_store(operation: &Operation, now: Timestamp, error: &StoreError) -> Conclusion {
     known_without_store(Marks { execution: Some(execution_at(operation, now)), ..marks_of(operation) }, error)

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::clock::{Timestamp, millis};
 use crate::config::Route;
@@ -31,7 +31,7 @@ use crate::operation::outcome::Outcome;
 use crate::operation::transition::{Ended, Retention};
 use crate::operation::{Cause, Operation, OperationId, State, StateName, StoredRequest};
 use crate::retry::decide::{self, Decision, LEAST_TRY, LONGEST_PARKING, LONGEST_PUT_OFF, Situation, Stop};
-use crate::retry::pause::{SOON, Whom};
+use crate::retry::pause::Whom;
 use crate::store::Found;
 
 /// A send that never began, for its intent could not be made durable.
@@ -197,8 +197,7 @@ impl<'a> Run<'a> {
         while self.permit.is_none() {
             match self.admit().await {
                 Err(Refused::BreakerOpen(_, wait)) if Instant::now() + wait + LEAST_TRY <= self.deadline => {
-                    // Others may close it before that.
-                    self.owner.holding(pin!(sleep(wait.min(SOON)))).await;
+                    self.wait_for_breaker(Instant::now() + wait).await;
                 }
                 admitted => admitted?,
             }
@@ -206,6 +205,14 @@ impl<'a> Run<'a> {
         let operation = &self.owner.operation;
         let was_parked = operation.accepted && operation.state.name() == StateName::Waiting && self.tries.tries > 0;
         self.pay(was_parked)
+    }
+
+    /// Until then, or until the calls of others have closed it.
+    async fn wait_for_breaker(&mut self, until: Instant) {
+        while Instant::now() < until && self.lane.gate.look(may_probe(self.rule.repeat)).is_err() {
+            let next = until.min(Instant::now() + Duration::from_secs(1));
+            self.owner.holding(pin!(sleep_until(next))).await;
+        }
     }
 
     /// What somebody waits for was paid for when it was decided.

@@ -73,6 +73,31 @@ async fn whoever_runs_out_of_time_in_line_is_told_what_another_gateway_has_done_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_copy_waits_for_nobody_in_line_where_a_record_answers() {
+    let (gateway, _first) = line(LINES[0], vec![answers(201).after(secs(1)).into()]).await;
+    let in_line = gateway.caller(Ask::keyed("k"));
+    gateway.at(ms(100)).await;
+    let elsewhere = gateway.neighbour().caller(Ask::keyed("k"));
+    gateway.at(ms(200)).await;
+    assert_eq!(gateway.call("k").await.says(), (201, "says 201", true));
+    assert!(gateway.elapsed() < secs(2), "{:?}", gateway.elapsed());
+    assert_eq!((elsewhere.await.unwrap().status, in_line.await.unwrap().status), (201, 201));
+    assert_eq!(sends_of(&gateway, "k"), 1);
+}
+
+/// Each would wait for it as long as the first one did.
+#[tokio::test(start_paused = true)]
+async fn copies_hear_together_that_the_store_is_silent() {
+    let (gateway, _first) = line(LINES[0], Vec::new()).await;
+    gateway.store.goes_away();
+    let start = gateway.elapsed();
+    for told in told(copies(&gateway, 5)).await {
+        assert_eq!(told.problem(), (503, Some(Code::StoreUnavailable)));
+    }
+    assert!(gateway.elapsed() < start + secs(2));
+}
+
+#[tokio::test(start_paused = true)]
 async fn copies_of_a_call_take_one_turn() {
     for limit in LINES {
         let (gateway, _first) = line(limit, Vec::new()).await;

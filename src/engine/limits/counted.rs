@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::Whose;
 use crate::config::{Rate, Rates};
-use crate::store::{Pace, TooMany};
+use crate::store::TooMany;
 
 type Limiter = RateLimiter<Whose, Cells, TokioClock, NoOpMiddleware<Moment>>;
 
@@ -49,18 +49,18 @@ impl Counted {
     ///
     /// # Errors
     /// The rate that is used up for the longest.
-    pub(super) fn take(&self, rates: &[(Whose, Pace)]) -> Result<(), TooMany> {
+    pub(super) fn take<'a>(&self, rates: impl Iterator<Item = &'a Whose> + Clone) -> Result<(), TooMany> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.is_look.store(true, Ordering::Relaxed);
         let refused = rates
-            .iter()
+            .clone()
             .enumerate()
-            .filter_map(|(rate, (whose, _))| self.take_one(whose).err().map(|wait| TooMany { rate, wait }));
+            .filter_map(|(rate, whose)| self.take_one(whose).err().map(|wait| TooMany { rate, wait }));
         let longest = refused.max_by_key(|refused| refused.wait);
         self.is_look.store(false, Ordering::Relaxed);
         longest.map_or(Ok(()), Err)?;
         // Time has only gone on since the look.
-        rates.iter().for_each(|(whose, _)| self.take_one(whose).unwrap_or_default());
+        rates.for_each(|whose| self.take_one(whose).unwrap_or_default());
         Ok(())
     }
 
@@ -162,9 +162,8 @@ mod tests {
         let one = NonZeroU32::MIN;
         let each = Some(Rate { count: one, period: Duration::from_secs(1), burst: one });
         let counted = Counted::of(&Rates { each, ..Rates::default() });
-        let pace = Pace { interval: Duration::from_secs(1), burst: 1 };
         for name in ["a", "b"] {
-            assert_eq!(counted.take(&[(Whose::Each(Scope::named("test", name)), pace)]), Ok(()));
+            assert_eq!(counted.take([Whose::Each(Scope::named("test", name))].iter()), Ok(()));
         }
         let known = || counted.each.as_ref().unwrap().len();
         counted.forget();
