@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::config::StoreSettings;
 use crate::engine::answer::{Answer, Content, Execution};
@@ -19,6 +19,8 @@ use crate::operation::{Fingerprint, OperationId, Scope};
 
 /// As long as a caller stands in line who would not wait at all: enough for a turn on the ramp behind a pause.
 const LEAST_IN_LINE: Duration = Duration::from_millis(500);
+/// A seat that somebody else takes meanwhile is noticed as soon.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Between two looks at a seat that somebody has left.
 const MOMENT: Duration = Duration::from_millis(10);
 
@@ -63,7 +65,7 @@ impl Engine {
     async fn goes_on(&self, id: OperationId, fingerprint: Fingerprint, until: Instant) {
         loop {
             let departed = match self.shared.flights.watch(id, fingerprint) {
-                Some(passenger) => passenger.departure().await,
+                Some(passenger) => timeout(LOOK_AGAIN, passenger.departure()).await.unwrap_or(Wait::Lost),
                 None => Wait::Lost,
             };
             match departed {

@@ -42,6 +42,12 @@ struct Flight {
     landed: Option<Arc<Conclusion>>,
 }
 
+impl Flight {
+    fn is_in_line(&self) -> bool {
+        matches!(*self.phase.borrow(), Phase::InLine)
+    }
+}
+
 /// What a caller finds who wants to fly.
 pub enum Seat {
     /// Nobody flies with this request: fly.
@@ -89,7 +95,7 @@ impl Flights {
     pub fn overtake(&self, id: OperationId, fingerprint: Fingerprint) {
         let name = (id, fingerprint);
         let mut flights = self.lock();
-        if flights.get(&name).is_some_and(|flight| matches!(*flight.phase.borrow(), Phase::InLine)) {
+        if flights.get(&name).is_some_and(Flight::is_in_line) {
             flights.remove(&name);
         }
     }
@@ -155,16 +161,26 @@ impl Pilot {
         self.phase.send_replace(Phase::InLine);
     }
 
-    /// It was its turn, or will not be. Who was overtaken in line is back where nobody has taken his place.
+    /// It was its turn, or will not be.
     pub fn out_of_line(&self) {
         self.phase.send_replace(Phase::Claiming);
-        let flight = || Flight { phase: self.phase.subscribe(), is_unsettled: false, landed: None };
-        self.flights.lock().entry(self.name).or_insert_with(flight);
+        self.take_seat();
     }
 
     /// From now on it is known that the key is being worked on.
     pub fn running(&self) {
         self.phase.send_replace(Phase::Running);
+        self.take_seat();
+    }
+
+    /// Who was overtaken in line is back where nobody has his seat, or only one who stands in line himself.
+    fn take_seat(&self) {
+        let flight = || Flight { phase: self.phase.subscribe(), is_unsettled: false, landed: None };
+        match self.flights.lock().entry(self.name) {
+            Entry::Vacant(seat) => drop(seat.insert(flight())),
+            Entry::Occupied(mut seat) if seat.get().is_in_line() => drop(seat.insert(flight())),
+            Entry::Occupied(_) => {}
+        }
     }
 
     /// Keeps the flight on the map beyond its landing, for as long as the answer is held.
@@ -256,5 +272,37 @@ fn seen(phase: &Phase) -> Wait {
     match phase {
         Phase::InLine | Phase::Claiming | Phase::Running => Wait::StillRunning,
         Phase::Landed(conclusion) => Wait::Landed(conclusion.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+
+    use super::*;
+    use crate::operation::fingerprint::Asked;
+
+    #[test]
+    fn who_was_overtaken_in_line_is_found_again_when_he_goes() {
+        let asked = Asked { method: "POST", target: "/", headers: &HeaderMap::new(), identity: &[], payload: &[7; 32] };
+        let (flights, id, fingerprint) =
+            (Flights::default(), OperationId::from_bytes([7; 20]), Fingerprint::of(&asked));
+        let pilot = || match flights.enter(id, fingerprint) {
+            Seat::Pilot(pilot) => pilot,
+            Seat::Passenger(_) | Seat::Unsettled(_) => panic!("somebody flies"),
+        };
+        let is_in_line = || flights.watch(id, fingerprint).map(|passenger| passenger.is_in_line());
+        let first = pilot();
+        first.in_line();
+        flights.overtake(id, fingerprint);
+        let second = pilot();
+        second.in_line();
+        first.out_of_line();
+        first.running();
+        assert_eq!(is_in_line(), Some(false), "the one who goes outranks those in line");
+        drop(second);
+        assert_eq!(is_in_line(), Some(false));
+        drop(first);
+        assert_eq!(is_in_line(), None);
     }
 }
